@@ -53,8 +53,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
     - Moving into a block pushes it one cell, and the agent follows. Blocks only go where they touch
       no wall, door or edge (orthogonally), so they are never wedged. A push elsewhere, or against a
       second block, changes nothing.
-    - On slippery floor, with probability `slip_probability`, the action (whichever it is) becomes a
-      random move.
+    - On slippery floor, any action becomes a random move with probability `slip_probability`.
     - After every action, each open door in which nobody stands closes with probability
       `close_probability`.
 
@@ -109,7 +108,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         """
         Put the world into a state, without drawing random numbers.
 
-        :param state: The number of the state
+        :param state: The number of the state, from 0 to ``mdp.n_states`` - 1
         :return: Its observation, (H, W, 3) uint8
         :raises TypeError: If ``state`` is not an integer
         :raises ValueError: If there is no such state
@@ -121,7 +120,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         """
         Return the observation of any state.
 
-        :param state: The number of the state
+        :param state: The number of the state, from 0 to ``mdp.n_states`` - 1
         :return: Its observation, a new array, (H, W, 3) uint8
         :raises TypeError: If ``state`` is not an integer
         :raises ValueError: If there is no such state
@@ -132,17 +131,18 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         """
         Return the state that looks like an observation.
 
-        :param observation: A picture, (H, W, 3)
+        :param observation: A picture, (H, W, 3), with values from 0 to 255
         :return: The number of the state
-        :raises ValueError: If no state looks like this
+        :raises ValueError: If no state looks like this, or the shape is another
         """
         return int(self.mdp.states_of(np.asarray(observation)[np.newaxis])[0])
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """
-        Return all that decides what comes next, random numbers included.
+        Return the state of the environment and of its random number generator.
 
-        :return: A copy for :meth:`set_checkpoint_state`
+        :return: A dictionary for :meth:`set_checkpoint_state`. It also has the map and the
+            probabilities, and it is a copy: later steps do not change it
         """
         return {
             "world": world_of(self.mdp),
@@ -156,7 +156,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         Continue from a saved state.
 
         :param state: What :meth:`get_checkpoint_state` returned
-        :raises ValueError: If it is the state of another world
+        :raises ValueError: If the state is of a world with another map or other probabilities
         """
         check_world(state["world"], world_of(self.mdp))
         self._state = state["state"]
@@ -183,7 +183,8 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         """
         Begin an episode. This draws one uniform number, or none if a state is given.
 
-        :param seed: Seed of the environment's random numbers; None leaves their generator as it is
+        :param seed: Seed of the environment's random number generator; None leaves the generator
+            as it is
         :param options: ``{"state": number}`` to start in a state; None or an empty dict for a
             random one
         :return: The first observation, (H, W, 3) uint8, and its info: ``"state"``, int, and
@@ -203,7 +204,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
         self, action: np.int64 | int
     ) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """
-        Act. This draws one uniform number if the step is random, see ``mdp.chance``.
+        Act. This draws one uniform number if the step is random (see ``mdp.chance``), else none.
 
         :param action: The action, an integer in [0, 5)
         :return: The observation, (H, W, 3) uint8; the reward 0.0; False and False, because the
@@ -225,7 +226,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     def render(self) -> NDArray[np.uint8] | str | None:
         """
-        Return the current state as the render mode says.
+        Show the current state in the form of the render mode.
 
         :return: A picture, (H * cell_size, W * cell_size, 3) uint8; or a map in characters; or
             None, with a warning, if there is no render mode
@@ -238,7 +239,7 @@ class TwoRoomsSwitchEnv(gym.Env[NDArray[np.uint8], np.int64]):
 
     def render_observation(self, observation: ArrayLike) -> NDArray[np.uint8]:
         """
-        Draw an observation for people, whatever the render mode.
+        Draw an observation for people. The render mode does not matter.
 
         :param observation: A picture of one pixel per cell, (H, W, 3)
         :return: A picture, (H * cell_size, W * cell_size, 3) uint8; if no state looks like this,
@@ -315,8 +316,8 @@ def check_world(saved: dict[str, Any], here: dict[str, Any]) -> None:
     """
     Raise an error if a checkpoint is of another world.
 
-    :param saved: What the checkpoint says about its world, by name
-    :param here: The same about the environment that is to continue
+    :param saved: What the checkpoint says about its world, see :func:`world_of`
+    :param here: What :func:`world_of` says about the world of the environment
     :raises ValueError: If an entry differs
     """
     for name in saved:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gym_twoRooms.layout import Cell, Layout, LayoutError
 
 MAX_STATES = 4_000_000
-"""Most states that a layout may have. Compiling them takes about 420 bytes a state."""
+"""The most states that a layout may have. Compiling them takes about 420 bytes a state."""
 
 
 def flat(layout: Layout, cells: Iterable[Cell]) -> NDArray[np.intp]:
@@ -30,15 +30,15 @@ class StateNumbering:
     Numbers the states of a layout: first by where the blocks are, then by which doors are open,
     then by where the agent is.
 
-    Cells are flat indexes ``row * width + column``. A set of doors is an integer whose bit d stands
-    for door d. An arrangement is a set of cells for the blocks; arrangements are numbered from 0. S
-    is the number of states, B that of blocks and D that of doors.
+    Cells are flat indexes ``row * width + column``. A set of doors is an integer, in which bit d
+    stands for door d. An arrangement is a set of cells for the blocks; arrangements are numbered
+    from 0. S is the number of states, B that of blocks and D that of doors.
 
     :param layout: The map
     :raises LayoutError: If there are more than :data:`MAX_STATES` states
     :ivar n_states: S
     :ivar doors: The cells of each door, D arrays of intp
-    :ivar bits: The bit of each door, (D,) int64
+    :ivar bits: The set of doors with only door d in it, 2**d, for each door, (D,) int64
     :ivar arrangement: The number of each state's arrangement of blocks, (S,) int64
     :ivar opened: The set of open doors in each state, (S,) int64
     :ivar agent: The cell of the agent in each state, (S,) int32
@@ -103,10 +103,11 @@ class StateNumbering:
 
     def arrange(self, blocks: NDArray[Any]) -> NDArray[np.int64]:
         """
-        Return the numbers of arrangements of blocks.
+        Return the numbers of the arrangements in which blocks stand in given cells.
 
-        :param blocks: Cells of the blocks, (..., B) int, in any order
-        :return: Numbers of the arrangements, (...) int64; -1 where blocks cannot be
+        :param blocks: Flat indexes of the cells of the B blocks, (..., B) int, in any order
+        :return: Numbers of the arrangements, (...) int64; -1 where the B blocks cannot stand in
+            these cells
         """
         shape = blocks.shape[:-1]
         rows = blocks.reshape(math.prod(shape), blocks.shape[-1]).tolist()
@@ -119,10 +120,10 @@ class StateNumbering:
         """
         Return the numbers of the states with these parts. The arguments are broadcast together.
 
-        :param agent: Cells of the agent, (...) int; they may be off the map
+        :param agent: Flat indexes of the agent's cells, (...) int; they may be off the map
         :param arrangement: Numbers of arrangements from :meth:`arrange`, (...) int64
         :param opened: Sets of open doors, (...) int64
-        :return: State numbers, (...) int64; -1 where no state is like that
+        :return: State numbers, (...) int64; -1 where there is no such state
         """
         place = self._place[np.clip(agent, -1, len(self._place) - 2)]
         return np.where(
@@ -134,7 +135,7 @@ def stranded_state(
     acted: NDArray[np.integer[Any]], settled: NDArray[np.integer[Any]]
 ) -> int | None:
     """
-    Return a state that not all others can reach, or that cannot reach all others.
+    Return a state that some other state cannot reach, or that cannot reach some other state.
 
     A step first leads from a state to the outcome of an action. From there the world may settle in
     one of several states, because doors may close.

@@ -35,9 +35,9 @@ class TwoRoomsSwitchVectorEnv(
     With ``max_episode_steps`` episodes are truncated, and ``autoreset_mode`` says what follows:
 
     - ``NEXT_STEP``: the next step resets them, ignoring the action;
-    - ``SAME_STEP``: they are reset at once. Observations and infos are of the new episode; those of
-      the last step are in ``infos["final_obs"]``, (N,) object, and ``infos["final_info"]``, with
-      masks ``"_final_obs"`` and ``"_final_info"``;
+    - ``SAME_STEP``: they are reset at once. Observations and infos are of the new episode. Those of
+      the last step are in ``infos["final_obs"]``, (N,) object, and ``infos["final_info"]``. The
+      masks ``"_final_obs"`` and ``"_final_info"``, (N,) bool, tell which worlds have them;
     - ``DISABLED``: they must be reset by ``reset(options={"reset_mask": mask})`` before the next
       step.
 
@@ -131,15 +131,18 @@ class TwoRoomsSwitchVectorEnv(
         Begin episodes. This draws one uniform number for each world that is reset, or none if
         states are given.
 
-        :param seed: Seed of the random numbers: an integer ``seed``, which gives world i the seed
-            ``seed + i``, or N seeds; None leaves a generator as it is
-        :param options: None, or a dict with ``"state"``, the states to start in, one number or N,
-            and ``"reset_mask"``, the worlds to reset, (N,) bool. Where the mask is False, the world
-            and its generator stay as they are, and the infos are 0
-        :return: The observations, (N, H, W, 3) uint8, and infos: ``"state"``, (N,) int64, and
-            ``"action_mask"``, (N, 5) int8, with masks ``"_state"`` and ``"_action_mask"``
-        :raises TypeError: If given states are not integers, or the mask is not an array of bool
-        :raises ValueError: If an option or the number of seeds does not fit
+        :param seed: One integer, with which world i gets the seed ``seed + i``; or N seeds, each an
+            integer or None. None leaves the random number generator of a world as it is
+        :param options: None, or a dict with one or both of two keys. ``"state"``: the state to
+            start in, one integer for all worlds or (N,) integers; without it, starts are random.
+            ``"reset_mask"``: whether to reset each world, (N,) bool; without it, all are reset.
+            Where the mask is False, the world and its generator stay as they are
+        :return: The observations of all worlds, (N, H, W, 3) uint8, and infos: ``"state"``, (N,)
+            int64, and ``"action_mask"``, (N, 5) int8. Both are 0 for worlds that were not reset;
+            ``"_state"`` and ``"_action_mask"``, (N,) bool, tell which were reset
+        :raises TypeError: If a given state is not an integer, or the mask is not an array of bool
+        :raises ValueError: If there is no such state, the mask has another shape or is False
+            everywhere, there are other options, or the number of seeds is not N
         :raises ResetNeeded: If the first reset leaves out a world
         """
         if seed is None:
@@ -181,9 +184,10 @@ class TwoRoomsSwitchVectorEnv(
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """
-        Return all that decides what comes next, random numbers included.
+        Return the states of the worlds and of their random number generators.
 
-        :return: A copy for :meth:`set_checkpoint_state`
+        :return: A dictionary for :meth:`set_checkpoint_state`. It also has the arguments of the
+            environment, and it is a copy: later steps do not change it
         """
         variables = {
             "states": self._states,
@@ -222,13 +226,14 @@ class TwoRoomsSwitchVectorEnv(
         NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
     ]:
         """
-        Act in all worlds. This draws one uniform number where a step is random, and one where an
-        episode starts.
+        Act in all worlds. This draws one uniform number for each world in which the step is random,
+        and one for each in which an episode starts.
 
         :param actions: The actions, (N,) integers in [0, 5)
         :return: Observations, (N, H, W, 3) uint8; rewards 0, (N,) float64; terminated, all False,
             (N,) bool; truncated, (N,) bool; infos: ``"state"``, (N,) int64, and ``"action_mask"``,
-            (N, 5) int8, with masks, and the final observations and infos that the class describes
+            (N, 5) int8, with the masks ``"_state"`` and ``"_action_mask"``, all True, (N,) bool. In
+            mode ``SAME_STEP`` the infos also have what the class describes
         :raises InvalidAction: If there is no such action, or the shape is wrong
         :raises ResetNeeded: If the environment was never reset
         :raises AssertionError: If an episode has ended in mode ``DISABLED`` and was not reset
@@ -261,7 +266,7 @@ class TwoRoomsSwitchVectorEnv(
 
     def render(self) -> tuple[NDArray[np.uint8] | str, ...] | None:
         """
-        Return the current states as the render mode says.
+        Show the current states in the form of the render mode.
 
         :return: N pictures, (H * cell_size, W * cell_size, 3) uint8 each; or N maps in characters;
             or None, with a warning, if there is no render mode

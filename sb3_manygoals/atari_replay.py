@@ -1,4 +1,4 @@
-"""ale-py's vector environment made restorable: it plays its games again."""
+"""ale-py's vector environment with checkpoints: to restore one, it plays its games again."""
 
 import hashlib
 from typing import Any
@@ -16,21 +16,24 @@ STACK = 4
 
 class ReplayableAtari(AtariVectorEnv):
     """
-    Atari games in ``SAME_STEP`` mode that say when a game is over; ``terminated`` counts lost lives
-    too.
+    N copies of an Atari game in ``SAME_STEP`` mode, with checkpoints.
 
-    The vector environment does not give the emulators' states. But a game follows from its seed,
-    from the number of games before it (each draws a number of no-ops) and from its actions so far.
-    A checkpoint holds these. Restoring it plays the games again: this takes some milliseconds for
-    each game since the seed was set, and the steps of the longest current game.
+    Infos say when a game is over, because ale-py's ``terminated`` is True at lost lives too if
+    ``life_loss_info`` is set. The infos of a step have two more entries of shape (N,).
+    ``game_over``, bool, is True where a game is over and ``final_obs`` has its last observation.
+    ``game_frames``, int64, is the number of frames of the game that is over, including those before
+    its first observation; it is 0 where no game is over.
 
-    The infos of a step have two more entries of shape (N,). ``game_over``, bool, says where
-    ``final_obs`` has a row. ``game_frames``, int64, is the number of frames that the game took,
-    including the frames before the first observation; it is 0 where the game is not over.
+    ale-py's vector environment does not give the emulators' states. But three things determine the
+    state of a game: its seed, the number of games since the seed was set (each draws a number of
+    no-ops), and its actions so far. A checkpoint holds these. To restore it, the games are played
+    again. This takes some milliseconds for each game since the seed was set, and the time of the
+    steps of the longest current game.
 
-    :param rom: ale-py's name of the game
+    :param rom: ale-py's name of the game, such as ``"breakout"``
     :param n_envs: number of copies, N
-    :param settings: further arguments of :class:`~ale_py.vector_env.AtariVectorEnv`
+    :param settings: further arguments of :class:`~ale_py.vector_env.AtariVectorEnv`, by name. Image
+        size, stack, frame skip, clipping of rewards and autoreset mode are set here
     """
 
     def __init__(self, rom: str, n_envs: int, **settings: Any) -> None:
@@ -55,7 +58,7 @@ class ReplayableAtari(AtariVectorEnv):
         self._actions = [bytearray() for _ in range(n_envs)]
         # The emulator's number of the frame with which each game began.
         self._first_frames = np.zeros(n_envs, dtype=np.int64)
-        # The latest frames, (N, 84, 84), which a replay must reach.
+        # The latest frame of each game, (N, 84, 84). Games that are played again must end in it.
         self._latest: NDArray[np.uint8] | None = None
 
     # ale-py annotates reset with a type variable that nothing binds.
@@ -65,8 +68,9 @@ class ReplayableAtari(AtariVectorEnv):
         """
         Begin new games.
 
-        :param seed: seed of the first game, from which the others count up, or the seeds of all,
-            (N,); None continues the random numbers of no-ops
+        :param seed: one integer, with which game i gets the seed ``seed + i``, or the seeds of all
+            games, (N,) integers. None: each game goes on with its random numbers of no-ops; before
+            the first reset, the seed is random
         :param options: None or an empty dict, because the games have no options
         :return: the first observations, (N, 4, 84, 84) uint8, and infos: ``"lives"``, (N,)
         :raises ValueError: if there are options
@@ -95,10 +99,10 @@ class ReplayableAtari(AtariVectorEnv):
         """
         Act in all games. The class describes the infos.
 
-        :param actions: actions of the games, (N,) integers
+        :param actions: an action for each game, (N,) integers
         :return: observations (N, 4, 84, 84) uint8, rewards (N,) int32, terminated (N,) bool,
             truncated (N,) bool, infos
-        :raises ValueError: if there is no such action, because ale-py would wait for ever
+        :raises ValueError: if an action or the shape is wrong: ale-py would wait for ever
         """
         actions = np.asarray(actions)
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
@@ -127,11 +131,12 @@ class ReplayableAtari(AtariVectorEnv):
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """
-        Return what the games follow from, and a digest of the frames to reach.
+        Return the seed, number of resets and actions of each game, and a digest of its last frame.
 
-        :return: a tree of plain data and arrays for :meth:`set_checkpoint_state`
-        :raises CheckpointError: if actions are sticky, because chance in them depends on all that
-            was played before
+        :return: a dictionary of plain data and arrays for :meth:`set_checkpoint_state`. Arrays are
+            not copied
+        :raises CheckpointError: if actions are sticky, because their chance depends on all games
+            that were played before
         """
         if self._sticky:
             raise CheckpointError(
@@ -152,9 +157,11 @@ class ReplayableAtari(AtariVectorEnv):
         """
         Continue from a saved state, by playing the games again.
 
-        :param state: what :meth:`get_checkpoint_state` returned
-        :raises CheckpointError: if the games come to other frames, for example because the state is
-            of another game or another version of ale-py
+        A state that was saved before the first reset changes nothing.
+
+        :param state: what :meth:`get_checkpoint_state` returned, of as many copies
+        :raises CheckpointError: if the games that were played again do not end in the saved frames,
+            for example because the state is of another game or another version of ale-py
         """
         if state["seeds"] is None:
             return
@@ -162,7 +169,7 @@ class ReplayableAtari(AtariVectorEnv):
         lengths = np.array([len(played) for played in actions])
         self.reset(seed=state["seeds"])
         longest = lengths.max()
-        # Games are stepped together. Shorter games begin later; what they do until then does not
+        # All games are stepped together. A shorter game begins later; its steps before that do not
         # count.
         for step in range(longest + 1):
             begin = lengths == longest - step
@@ -184,7 +191,11 @@ class ReplayableAtari(AtariVectorEnv):
     def _begin(
         self, rows: NDArray[np.bool_], seeds: NDArray[np.int64], resets: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
-        """Bring some games to where their latest one began. Return the observations of all."""
+        """
+        Bring some copies to the beginning of their current games.
+
+        :return: the observations of all copies
+        """
         obs: NDArray[np.uint8]
         obs, infos = super().reset(seed=seeds[rows], options={"reset_mask": rows})
         for done in range(resets[rows].max()):

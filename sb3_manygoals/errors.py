@@ -1,8 +1,8 @@
 """
 Errors that stop training and name what caused them.
 
-They are raised before a learner stores or learns from what an environment, a worker process or a
-network should not give.
+They are raised before a learner stores wrong data of an environment or learns from it, and before
+it steps on a loss that is not finite.
 """
 
 import math
@@ -22,7 +22,7 @@ from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
-# After so many seconds of silence, a worker is checked whether it lives.
+# If a worker does not answer for so many seconds, it is checked whether it lives.
 _SILENCE_S = 1.0
 # A worker whose pipe is closed has so many seconds to end.
 _GOODBYE_S = 5.0
@@ -38,7 +38,8 @@ class Fault(Exception):
 
     :param what: what the environment did, for the error message
     :param source: ``id`` of the object that noticed the fault
-    :param index: index of the environment, as far as the source knows it; -1 if it does not
+    :param index: index of the environment among those of the source; -1 if the source does not
+        know it
     """
 
     def __init__(self, what: str, source: int, index: int = 0) -> None:
@@ -63,7 +64,8 @@ class EnvironmentFault(Fault, ValueError):
 
     :param what: what the environment gave, for the error message
     :param source: ``id`` of the object that noticed the fault
-    :param index: index of the environment, as far as the source knows it; -1 if it does not
+    :param index: index of the environment among those of the source; -1 if the source does not
+        know it
     """
 
     def __str__(self) -> str:
@@ -85,9 +87,9 @@ def check_finite(values: NDArray[Any], what: str, source: object, first: int = 0
     """
     Raise an error if a value is not finite.
 
-    :param values: one row for each environment, shape (n, ...)
-    :param what: what the values are, for the error message
-    :param source: the object that checks
+    :param values: one row for each environment, of any dtype, shape (n, ...)
+    :param what: what one row is, for the error message, such as "an observation"
+    :param source: the object that checks, so that ``learn`` can tell which environments it has
     :param first: index of the environment of the first row
     :raises EnvironmentFault: if a value is NaN or infinite
     """
@@ -105,9 +107,9 @@ def own_reward(reward: Any, source: object, index: int = 0, none_counts: bool = 
     Return an environment's reward as a float. It may be NaN or infinite.
 
     :param reward: what the environment gave: one number, or an array of shape ()
-    :param source: the object that checks
-    :param index: index of the environment
-    :param none_counts: whether None counts as 0
+    :param source: the object that checks, so that ``learn`` can tell which environments it has
+    :param index: index of the environment among those of the source
+    :param none_counts: whether None counts as 0. If not, it is an error
     :return: the reward
     :raises EnvironmentFault: if it is not one number
     """
@@ -134,10 +136,10 @@ def own_rewards(
 
     :param rewards: one number for each environment, an array of shape (n,) or another sequence
     :param n: the number of environments
-    :param source: the object that checks
-    :param none_counts: whether None counts as 0
-    :return: the rewards, shape (n,). They have the dtype of ``rewards`` if that is an array of
-        floats, else they are float64
+    :param source: the object that checks, so that ``learn`` can tell which environments it has
+    :param none_counts: whether None counts as 0. If not, it is an error
+    :return: the rewards, shape (n,). If ``rewards`` is an array of floats, it is returned itself.
+        Otherwise the result is a new array of float64
     :raises EnvironmentFault: if there is not one number for each environment
     """
     array = rewards if isinstance(rewards, np.ndarray) else np.empty(0, object)
@@ -159,14 +161,15 @@ def own_rewards(
 @contextmanager
 def stepping(source: object) -> Iterator[None]:
     """
-    Name the reward if a step fails because the reward is not one number.
+    Raise an error that names the reward if a step fails because a reward is not one number.
 
     Put this context manager around a step of one environment or of several. The code of SB3 and
     Gymnasium stores rewards before this library sees them. If a reward is not one number, that
     code fails with an error that does not mention the reward. Errors of the environment itself
     are not changed.
 
-    :param source: the object that makes the step
+    :param source: the object that makes the step, so that ``learn`` can tell which environments it
+        has
     :return: the context manager
     :raises EnvironmentFault: if a reward is not one number
     """
@@ -230,17 +233,17 @@ def own_observation(
     """
     Return a copy of an environment's observation in the dtype of its space.
 
-    A dtype is converted only to one of the same kind, such as float64 to float32.
+    The dtype is converted where NumPy's rule "same_kind" allows it, as from float64 to float32.
 
-    :param observation: what the environment gave
+    :param observation: what the environment gave: an array, or what NumPy makes an array of
     :param shape: shape of the observation space
     :param dtype: dtype of the observation space
-    :param what: what the observation is, for the error message
-    :param source: the object that checks
-    :param index: index of the environment
-    :return: the copy
-    :raises EnvironmentFault: if the observation has another shape or kind of dtype, or is not
-        finite
+    :param what: what the observation is, for the error message, such as "a terminal observation"
+    :param source: the object that checks, so that ``learn`` can tell which environments it has
+    :param index: index of the environment among those of the source; 0, the default, if it has one
+    :return: a new array of this shape and dtype
+    :raises EnvironmentFault: if the observation is no array, has another shape or a dtype that
+        cannot be converted, or is not finite. It is a ValueError
     """
     try:
         array: NDArray[Any] = np.asarray(observation)
@@ -264,13 +267,14 @@ def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
     """
     Raise an error if a worker of a SubprocVecEnv is dead, instead of waiting for it forever.
 
-    Put this context manager around calls of the VecEnv. A dead worker's pipe does not end, because
-    forked workers hold each other's ends of the pipes. For other VecEnvs it does nothing. Where
-    workers are not forked, it also notices a worker that dies during the call.
+    Put this context manager around calls of the VecEnv. The pipe of a dead worker does not end,
+    because forked workers hold each other's ends of the pipes. So the workers are checked before
+    the call. If workers are not forked, one that dies during the call is noticed too. For other
+    VecEnvs this context manager does nothing.
 
     :param venv: the VecEnv that is called
-    :param answering: whether the call only waits for answers of the workers. Then workers that die
-        before they answer are noticed too
+    :param answering: whether the call only waits for answers of the workers, as ``step_wait`` does.
+        If so, workers that die before they answer are noticed too
     :return: the context manager
     :raises WorkerDied: if a worker is dead. The other workers were ended
     :raises EnvironmentFault: if observations cannot be stacked or do not fit their space
@@ -337,8 +341,9 @@ def check_loss(loss: th.Tensor, networks: th.nn.Module, update: int, num_timeste
     """
     Raise an error if a loss is not finite.
 
-    A CUDA device checks the loss itself, so that nobody waits for it. It then prints the update and
-    stops with an error, after which the process cannot use the device any more.
+    A loss on a CUDA device is checked by the device, so that the program does not wait for it. If
+    the check fails, the device prints the number of the update and reports an error. After that the
+    process cannot use the device any more.
 
     :param loss: loss of one update, before the optimizer's step, shape ()
     :param networks: the networks that learn. If the loss is not finite, the error names their

@@ -15,7 +15,7 @@ def pairwise_td_targets(
     next_action_mask: th.Tensor | None = None,
 ) -> th.Tensor:
     r"""
-    Return the target of every pair of a transition and a goal in the paper's loss of a goal.
+    Return the target of every pair of a transition and a goal, for :func:`pairwise_td_loss`.
 
     .. math:: y_{sg} = r_g + \gamma_g \max_{a'} Q_{\theta^-}(s', a', g), \qquad
         r_g, \gamma_g = \begin{cases}
@@ -58,13 +58,14 @@ def near_weights(
 
     .. math:: w_{sg} \propto \text{decay}^{d_{sg}} + \text{floor},
 
-    where d is the number of steps to the goal. It follows from the target,
-    :math:`y = c + (\text{goal_reward} - c) \gamma^d`, where
+    where d is the number of steps to the goal. The target tells this number: it is
+    :math:`y = c + (\text{goal_reward} - c) \gamma^d`. Here
     :math:`c = \text{step_reward} / (1 - \gamma)` is the value of a goal that is never reached.
 
     :param targets: targets of :func:`pairwise_td_targets`, shape (S, G)
     :param decay: factor of the weight for each step, in (0, 1]; 1 gives equal weights
-    :param floor: weight of the farthest pairs. A pair at its goal has the weight 1 + floor
+    :param floor: weight of the farthest pairs, at least 0, before the weights are scaled to mean 1.
+        A pair at its goal has the weight 1 + floor
     :param gamma: discount factor of the targets, in (0, 1)
     :param goal_reward: reward of a transition that reaches the goal, as in the targets
     :param step_reward: reward of every other transition, as in the targets
@@ -96,7 +97,7 @@ def best_action_loss(
     :param temperature: :math:`\tau`, positive, in the unit of ``q``
     :return: losses, shape (S, G)
     """
-    # All actions of unknown pairs count as best, as the gradient of an empty sum would be NaN.
+    # All actions of unknown pairs count as best, because the gradient of an empty sum is NaN.
     best = best | ~known[:, :, None]
     logits = q / temperature
     return logits.logsumexp(dim=2) - logits.masked_fill(~best, -th.inf).logsumexp(dim=2)
@@ -104,11 +105,12 @@ def best_action_loss(
 
 def pairwise_td_loss(q: th.Tensor, targets: th.Tensor) -> th.Tensor:
     r"""
-    Return the paper's :math:`\mathcal{L}(g)` of each goal.
+    Return the paper's loss of each goal, :math:`\mathcal{L}(g)`.
 
     It is the squared Bellman error, averaged over the transitions.
 
-    :param q: values of the actions that were taken, shape (S, G)
+    :param q: the network's values of the actions that were taken, for S transitions and G goals,
+        shape (S, G)
     :param targets: targets of :func:`pairwise_td_targets`, shape (S, G)
     :return: one loss for each goal, shape (G,)
     """

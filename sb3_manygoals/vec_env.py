@@ -24,28 +24,29 @@ class GymnasiumVecEnv(VecEnv):
 
     When an episode ends, SB3 expects the environment to show the next episode already. It expects
     the last observation in ``infos[i]["terminal_observation"]``, and
-    ``infos[i]["TimeLimit.truncated"]`` at every step. So the autoreset mode must be
+    ``infos[i]["TimeLimit.truncated"]`` at every step. So the autoreset mode must be one of two:
 
-    - ``SAME_STEP``, which does just that; or
-    - ``DISABLED``: this class resets what has ended, with a ``reset_mask``. Only in this mode can
-      single environments be reset from outside, by ``env_method("reset", indices=...)``, with
-      ``seed`` and ``options`` by name.
+    - ``SAME_STEP``: the environment resets itself in the step that ends an episode.
+    - ``DISABLED``: this class resets environments that have ended, with a ``reset_mask``. Only in
+      this mode, other code can reset single environments, by ``env_method("reset", indices=...)``
+      with ``seed`` and ``options`` by name.
 
-    ``NEXT_STEP``, Gymnasium's default, is refused: SB3 would learn from the step that it spends on
-    each reset. The error says how to make the environment with another mode.
+    ``NEXT_STEP``, Gymnasium's default, is refused. It spends a step on each reset, and SB3 would
+    learn from that step. The error says how to make the environment with another mode.
 
-    Methods and attributes are those of the environments in a SyncVectorEnv. For other vector
-    environments they are those of the vector environment itself: an array, list or tuple of N is
-    taken apart, and changing only some of the environments is refused. If a SAME_STEP environment
-    gives no ``final_info``, its other infos stand for it. For the statistics of episodes use SB3's
-    VecMonitor: Gymnasium's RecordEpisodeStatistics around a SyncVectorEnv starts to count anew
-    everywhere when one environment is reset by a mask.
+    ``get_attr``, ``set_attr`` and ``env_method`` reach the single environments of a SyncVectorEnv.
+    For other vector environments they reach the vector environment itself. If an attribute or a
+    result is an array, list or tuple of length N, each environment gets its entry. To change only
+    some of the environments is refused. If a SAME_STEP environment gives no ``final_info``, its
+    other infos are taken instead. For the statistics of episodes use SB3's VecMonitor. Gymnasium's
+    RecordEpisodeStatistics around a SyncVectorEnv begins to count anew in all environments when a
+    mask resets one of them.
 
-    :param vector_env: the environment, N environments in one
+    :param vector_env: the environment, which steps N environments at once
     :raises TypeError: if it is no VectorEnv
-    :raises ValueError: if its autoreset mode is ``NEXT_STEP``, or it does not say which it is
-    :ivar vector_env: the environment
-    :ivar autoreset_mode: its autoreset mode
+    :raises ValueError: if its metadata has the autoreset mode ``NEXT_STEP``, or none
+    :ivar vector_env: the Gymnasium environment
+    :ivar autoreset_mode: the autoreset mode of the Gymnasium environment
     :ivar terminal_watch: warns if terminal observations are lost
     """
 
@@ -69,8 +70,8 @@ class GymnasiumVecEnv(VecEnv):
             vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space
         )
         self.metadata = dict(vector_env.metadata)
-        # SB3 keeps observations over the next step. Environments may overwrite them, unless they
-        # say that they copy.
+        # SB3 still needs observations after the next step. An environment may have overwritten them
+        # by then, unless its attribute says that it copies.
         self._must_copy = not getattr(vector_env.unwrapped, "copy", False)
         self.terminal_watch = TerminalWatch()
 
@@ -81,10 +82,11 @@ class GymnasiumVecEnv(VecEnv):
 
     def reset(self) -> VecEnvObs:
         """
-        Reset all environments, with the seeds and options given before.
+        Reset all environments, with the seeds and options that :meth:`seed` and :meth:`set_options`
+        were given.
 
         :return: the first observations of all environments, (N, ...)
-        :raises ValueError: if ``set_options`` was not given the same options for all of them
+        :raises ValueError: if the options are not the same for all environments
         """
         options = (self._options or [{}])[0]
         if len(self._options) != self.num_envs or not all(
@@ -113,11 +115,11 @@ class GymnasiumVecEnv(VecEnv):
 
     def step_wait(self) -> VecEnvStepReturn:
         """
-        Act in all environments, and reset those that end.
+        Act in all environments with the actions of :meth:`step_async`. Reset those that end.
 
         :return: observations (N, ...), rewards (N,) float32, dones (N,) bool, N infos
-        :raises EnvironmentFault: (a ValueError) if a reward is not one number. In a list or array
-            of objects, None counts as 0
+        :raises EnvironmentFault: if a reward is not one number, which is a ValueError. In a list or
+            array of objects, None counts as 0
         """
         with errors.stepping(self):
             obs, rewards, terminated, truncated, vector_infos = self.vector_env.step(self._actions)
@@ -157,7 +159,7 @@ class GymnasiumVecEnv(VecEnv):
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """
-        Return an attribute of some environments. The class says whose attributes these are.
+        Return an attribute of some environments. The class says which object has it.
 
         :param attr_name: name of the attribute
         :param indices: number of an environment, or several numbers; None for all
@@ -176,14 +178,15 @@ class GymnasiumVecEnv(VecEnv):
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """
-        Set an attribute of some environments. The class says whose attributes these are.
+        Set an attribute of some environments. The class says which object has it.
 
         :param attr_name: name of the attribute
         :param value: the new value, the same for each of these environments
         :param indices: number of an environment, or several numbers; None for all
         :raises AttributeError: if there is no such attribute
         :raises IndexError: if there is no such environment
-        :raises ValueError: if only all environments can be changed, and ``indices`` leaves some out
+        :raises ValueError: if the attribute is one for all environments, and ``indices`` leaves
+            some out
         """
         rows = self._rows(indices)
         base = self.vector_env.unwrapped
@@ -204,18 +207,18 @@ class GymnasiumVecEnv(VecEnv):
         **method_kwargs: Any,
     ) -> list[Any]:
         """
-        Call a method of some environments. The class says whose methods these are.
+        Call a method of some environments. The class says which object has it.
 
         :param method_name: name of the method
         :param method_args: arguments of the method by position
         :param indices: number of an environment, or several numbers; None for all
         :param method_kwargs: arguments of the method by name
-        :return: what the method returns, for each of these environments; of ``"reset"`` the
-            observation and the info
+        :return: what the method returns for each of these environments; for ``"reset"``, a pair of
+            observation and info
         :raises AttributeError: if there is no such method
         :raises IndexError: if there is no such environment
-        :raises ValueError: if only all environments can be called, and ``indices`` leaves some out;
-            or if ``"reset"`` is called in mode ``SAME_STEP``
+        :raises ValueError: if the method is for all environments at once, and ``indices`` leaves
+            some out; or if ``"reset"`` is called in mode ``SAME_STEP``
         """
         rows = self._rows(indices)
         base = self.vector_env.unwrapped
@@ -233,11 +236,12 @@ class GymnasiumVecEnv(VecEnv):
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
         """
-        Return which environments are wrapped in a class. Only a SyncVectorEnv lets this be seen.
+        Return which environments are wrapped in a class.
 
         :param wrapper_class: the class of the wrapper
         :param indices: number of an environment, or several numbers; None for all
-        :return: whether each of these environments is wrapped; False if that cannot be seen
+        :return: whether each of these environments is wrapped. It is always False if the vector
+            environment is no SyncVectorEnv, because wrappers cannot be seen then
         :raises IndexError: if there is no such environment
         """
         base = self.vector_env.unwrapped
@@ -266,7 +270,8 @@ class GymnasiumVecEnv(VecEnv):
         """
         Return the infos of the step, and keep those of new episodes in ``reset_infos``.
 
-        Gymnasium puts the infos of the new episode in the place of those of the step.
+        Where an episode has ended, Gymnasium's infos are those of the new episode, and
+        ``final_info`` has those of the step.
         """
         final = {
             key: vector_infos.pop(key, None)
@@ -287,7 +292,8 @@ class GymnasiumVecEnv(VecEnv):
             reset_info = infos[row]
             info = dict(final_infos[row])
             info["TimeLimit.truncated"] = reset_info.pop("TimeLimit.truncated")
-            # RecordEpisodeStatistics writes of the episode that ended, and not in final_info.
+            # RecordEpisodeStatistics writes the statistics of the ended episode among the infos of
+            # the new one.
             if "episode" in reset_info:
                 info["episode"] = reset_info.pop("episode")
             info["terminal_observation"] = _row(final["final_obs"], row)
@@ -304,7 +310,8 @@ class GymnasiumVecEnv(VecEnv):
         """
         Reset some environments.
 
-        Return the observations of all environments, and infos, which are empty for the others.
+        Return the observations and the infos of all environments. Infos are empty for environments
+        that were not reset.
         """
         if not self.can_reset_single_envs:
             raise ValueError(
@@ -351,15 +358,15 @@ def _row(batch: Any, row: int) -> Any:
 
 def info_list(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
     """
-    Return the infos of each environment, which Gymnasium's VectorEnv joins.
+    Split the infos that a Gymnasium VectorEnv joins, into one dict for each environment.
 
-    For each ``key`` there is an array of N values, or again such a dict, and under ``_key`` a mask
-    of the environments that gave a value. Values without a mask belong to all environments. Values
-    that are not N in number are common to all environments.
+    Joined infos have an array of N values for each ``key``, or again such a dict. Under ``_key``
+    they have a mask, which is True for environments that gave a value. Values without a mask belong
+    to all environments. If there are not N values, each environment gets all of them.
 
     :param infos: the joined infos
     :param n: number of environments, N
-    :return: a dict for each environment. It shares no arrays with ``infos``, but other objects
+    :return: N dicts. They share no arrays with ``infos``, but may share other objects
     """
     listed: list[dict[str, Any]] = [{} for _ in range(n)]
     for key, values in infos.items():
@@ -392,10 +399,11 @@ def current_reset_infos(venv: VecEnv) -> list[dict[str, Any]]:
     """
     Return the infos of the first observation of each current episode.
 
-    SB3's VecEnvWrappers do not fill their own ``reset_infos``.
+    SB3's VecEnvWrappers leave their own ``reset_infos`` empty, so this looks inside of them.
 
     :param venv: an SB3 vector environment of N environments
-    :return: the infos of the outermost wrapper, or environment, that has any, N dicts
+    :return: N dicts, not copied: ``reset_infos`` of the outermost wrapper in which one of them is
+        not empty, else those of the environment inside of all wrappers
     """
     while isinstance(venv, VecEnvWrapper) and not any(venv.reset_infos):
         venv = venv.venv
@@ -404,13 +412,14 @@ def current_reset_infos(venv: VecEnv) -> list[dict[str, Any]]:
 
 def can_reset_single_envs(venv: VecEnv) -> bool:
     """
-    Return whether ``venv.env_method("reset", indices=...)`` can be relied upon.
+    Return whether ``venv.env_method("reset", indices=...)`` resets single environments properly.
 
-    SB3's own VecEnvs can reset single environments. Others say so in an attribute
-    ``can_reset_single_envs``. Wrappers cannot: a stack of frames would not notice the reset.
+    SB3's DummyVecEnv and SubprocVecEnv do. Other VecEnvs have an attribute
+    ``can_reset_single_envs`` if they do. Wrapped VecEnvs do not, because a stack of frames, for
+    example, would not notice the reset.
 
     :param venv: an SB3 vector environment
-    :return: whether it can
+    :return: whether it does
     """
     # A wrapper passes on the attribute of what it wraps.
     if isinstance(venv, VecEnvWrapper):

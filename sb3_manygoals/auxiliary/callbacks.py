@@ -38,11 +38,11 @@ from sb3_manygoals.validation import check_count, check_number, check_rewards
 
 Update = Literal["two_steps", "joint"]
 
-# Shares and cosines are measured once in so many updates.
+# Shares and cosines are measured in one of so many updates.
 _MEASURED_EVERY = 50
 # After so many steps of A2C's optimizer without an auxiliary update, training warns.
 _PATIENCE = 200
-# A training of fewer steps, of all environments together, only tries out whether all fits.
+# In a training of fewer steps, of all environments together, no update is expected.
 _A_TRIAL = 500
 
 
@@ -50,7 +50,8 @@ class AuxiliaryCallback(BaseCallback):
     r"""
     An auxiliary task for SB3's A2C.
 
-    Give it to ``learn()``, alone or in a list with others. Each has its own loss and weight.
+    Give it to ``learn()``, alone or in a list with other callbacks. Each auxiliary callback has its
+    own loss and weight.
 
     Veeriah et al. (2018) print the update in two ways. ``update`` chooses one of them.
 
@@ -58,8 +59,9 @@ class AuxiliaryCallback(BaseCallback):
 
     .. math:: \mathcal{L} = \mathcal{L}^{AC} + \sum_i \beta_i \mathcal{L}_i
 
-    The gradient of the weighted loss is clipped by itself and added to A2C's. The weight scales a
-    gradient. RMSProp divides by moments of the sum, in which a small gradient counts little.
+    The gradient of the weighted loss is clipped by its own norm and added to A2C's. So the weight
+    scales a gradient. RMSProp divides by second moments of the sum, to which a small gradient adds
+    little.
 
     ``"two_steps"``: Algorithm 2 prints one step after the other,
 
@@ -67,31 +69,32 @@ class AuxiliaryCallback(BaseCallback):
         \theta \leftarrow \theta - \alpha \nabla \mathcal{L}^{AC}, \quad
         \theta \leftarrow \theta - \alpha \beta_i \nabla \mathcal{L}_i
 
-    The second gradient is that of the loss without its weight, at the weights after the first step,
-    clipped by itself. An optimizer of its own takes the second step. It has the policy's class and
-    arguments, but moments of its own. Its step size is the policy's current one times the weight,
-    so it follows the same schedule. The weight scales a step. Callbacks in a list take their steps
-    one after the other.
+    The second gradient is that of the loss without beta, at the parameters after the first step. It
+    is clipped by its own norm. A second optimizer takes the second step. It has the class and the
+    arguments of the policy's optimizer, but its own moments. Its step size is the policy's current
+    one times beta, so it follows the same schedule. So beta scales a step. Callbacks in a list take
+    their steps one after the other.
 
-    Both clip to A2C's ``max_grad_norm``. With a weight of 0 nothing is computed, and A2C is SB3's
-    to the last bit.
+    Both ways clip to A2C's ``max_grad_norm``. With a weight of 0 nothing is computed, and A2C is
+    SB3's to the last bit.
 
-    Every 50 updates the logger gets ``auxiliary/<task>_share`` and ``auxiliary/<task>_cosine``. The
-    share is the length of this update over the length of what A2C, and the callbacks before this
-    one, did in the same update. The cosine is that between both. They are of the parameters that
-    the task shares with A2C. They compare steps or, if the update is joint, gradients.
+    In one of 50 updates, the logger gets ``auxiliary/<task>_share`` and
+    ``auxiliary/<task>_cosine``. Both compare the step of this callback with the step of A2C and of
+    the callbacks before this one. If the update is joint, they compare gradients instead. Only the
+    parameters that the task shares with A2C count. The share is the quotient of the norms, this
+    callback's over the other. The cosine is that of the angle between them.
 
     Updates begin when the first episode has ended, or the first piece of an endless one, see
-    :class:`EpisodeBuffer`. Training warns if nothing can be learned for long.
+    :class:`EpisodeBuffer`. If there is no update for long, a warning says why.
 
-    :param weight: weight of the loss, which is the mean over transitions
+    :param weight: weight of the loss, beta, at least 0. The loss is a mean over transitions
     :param episodes: the buffer to fill and to sample from. Several callbacks may share one. None:
         the callback makes one, with the default capacity and the stack of a VecFrameStack
-    :param batch_size: transitions in an update, a multiple of ``n_steps``
-    :param n_steps: n, transitions in a trajectory
+    :param batch_size: number of transitions in an update, a multiple of ``n_steps``
+    :param n_steps: n, number of transitions in a trajectory
     :param seed: seed of the batches; None: the model's seed
     :param verbose: SB3's verbosity: 0 no output, 1 info, 2 debug
-    :param update: "two_steps" or "joint", see above
+    :param update: "joint", one step on the sum of losses, or "two_steps", a step after A2C's
     :raises ValueError: if a number is out of its range, ``batch_size`` is not a multiple of
         ``n_steps``, or ``update`` is unknown
     """
@@ -184,10 +187,10 @@ class AuxiliaryCallback(BaseCallback):
         Restore the state of a checkpoint.
 
         :param state: what :meth:`get_checkpoint_state` returned
-        :raises CheckpointError: if ``update`` was another, or the episodes are of a buffer that was
-            built in another way
+        :raises CheckpointError: if the state is of a callback with another ``update``, or its
+            episodes are of a buffer with other settings
         """
-        # All updates were joint before states said so.
+        # States of earlier versions do not have the update. It was always joint.
         state = {"update": "joint", "optimizer": None} | state
         check_same("an auxiliary callback", state, {"update": self.update})
         self._saved_episodes = state["episodes"]
@@ -247,8 +250,8 @@ class AuxiliaryCallback(BaseCallback):
             return EpisodeBuffer(space, normalized=True)
         n_stack = getattr(self.training_env.unwrapped, "n_stack", 1)
         stack = unwrap_vec_wrapper(self.training_env, VecFrameStack)
-        # The buffer needs stacks along the first axis. Vectors have them there, and so have images,
-        # as SB3 moves their channels.
+        # The buffer needs stacks along the first axis. Vectors have them there. So have images,
+        # because SB3 moves their channels there.
         if isinstance(stack, VecFrameStack) and (
             stack.stacked_obs.stack_dimension == 1
             or is_image_space(space)
@@ -258,7 +261,7 @@ class AuxiliaryCallback(BaseCallback):
         return EpisodeBuffer(space, n_stack=n_stack)
 
     def _on_training_start(self) -> None:
-        """Begin or go on with episodes, and hook into A2C's optimizer."""
+        """Begin episodes or go on with them, and hook into A2C's optimizer."""
         if self.parent is not None:
             raise ValueError(
                 f"{type(self).__name__} is inside of {type(self.parent).__name__}, and does not see"
@@ -308,7 +311,7 @@ class AuxiliaryCallback(BaseCallback):
 
     def _make_optimizer(self) -> None:
         """
-        Build the optimizer of the second step as the policy's is built.
+        Build the optimizer of the second step, with the class and arguments of the policy's.
 
         Restore its state if a checkpoint has one.
         """
@@ -436,7 +439,7 @@ class AuxiliaryCallback(BaseCallback):
         return {parameter: gradient * scale for parameter, gradient in used.items()}, loss
 
     def _record_share(self, a2cs: th.Tensor, ours: th.Tensor) -> None:
-        """Log how A2C's change of the shared parameters and this callback's compare."""
+        """Log how this callback's change of the shared parameters compares with A2C's."""
         length = a2cs.norm().item()
         # The length is 0 if a schedule of step sizes has ended at 0.
         if length > 0.0:
@@ -509,24 +512,25 @@ class ManyGoalsCallback(AuxiliaryCallback):
     Trajectories are sampled from the best episodes. The last observation of a trajectory is the
     goal of all its transitions.
 
-    The paper gives beta, K and 80 transitions. Two settings are chosen here: trajectories are as
-    long as the actor-critic's rollouts (5 steps of 16 environments are 80), and the target network
-    is updated as often as in the paper's gridworld.
+    The paper gives beta, the capacity K of the episode buffer, and 80 transitions in an update. It
+    does not give two other settings. Here trajectories are as long as the actor-critic's rollouts
+    (5 steps of 16 environments are 80), and the target network's period is that of
+    :data:`~sb3_manygoals.many_goals_dqn.settings.PAPER`.
 
     By default each update takes the two steps of Algorithm 2:
     :math:`\theta - \alpha \nabla \mathcal{L}^{AC}`, then
-    :math:`\theta - \alpha \beta \nabla \mathcal{L}^Q`. Section 5 prints the sum of both losses,
-    which is ``update="joint"``. :class:`AuxiliaryCallback` says how both are carried out.
+    :math:`\theta - \alpha \beta \nabla \mathcal{L}^Q`. With ``update="joint"`` it takes one step on
+    the sum of both losses, which section 5 prints. :class:`AuxiliaryCallback` describes both.
 
-    :param beta: weight of the loss
-    :param n_steps: n, transitions in a trajectory
+    :param beta: weight of the loss, at least 0. The loss is a mean over transitions
+    :param n_steps: n, number of transitions in a trajectory
     :param gamma: discount factor of the goals, in [0, 1)
     :param goal_reward: reward of a transition that reaches its goal
     :param step_reward: reward of every other transition
-    :param target_update_interval: updates between two copies to the target network
+    :param target_update_interval: number of updates between two copies to the target network
     :param update: "two_steps" (Algorithm 2) or "joint" (section 5)
     :param kwargs: ``episodes``, ``batch_size``, ``seed`` and ``verbose`` of
-        :class:`AuxiliaryCallback`
+        :class:`AuxiliaryCallback`, with its defaults
     :raises ValueError: if a number is out of its range, ``batch_size`` is not a multiple of
         ``n_steps``, ``goal_reward`` is not greater than ``step_reward``, or ``update`` is unknown
     """
@@ -555,7 +559,7 @@ class ManyGoalsCallback(AuxiliaryCallback):
         """
         Compute the mean squared Bellman error of trajectories, each for the goal at its end.
 
-        Copy to the target network before, if it is time.
+        If the target network is due, the weights are copied to it before.
 
         :param policy: the policy whose head learns
         :param episodes: the buffer to sample from. At least one episode has ended
@@ -584,20 +588,20 @@ class ManyGoalsCallback(AuxiliaryCallback):
 
 class PixelControlCallback(AuxiliaryCallback):
     """
-    Pixel control (Jaderberg et al. 2017): learn to change each part of the picture.
+    Pixel control (Jaderberg et al. 2017): learn to change the pixels in each cell of the picture.
 
-    The policy's ``crop`` and ``cell`` say which parts there are. Of a stack of frames, the newest
-    counts. The source adds its loss to A3C's, so the update is joint by default.
+    The policy's ``crop`` and ``cell`` determine the cells. In a stack of frames, the newest one
+    counts. Jaderberg et al. add the loss to A3C's, so the update is joint by default. For Atari,
+    they take one trajectory in an update and draw the weight log-uniformly from 0.0001 to 0.01. The
+    default is the middle of that range on the logarithmic scale.
 
-    The source takes one trajectory in an update and draws the weight log-uniformly from 0.0001 to
-    0.01 for Atari. The default is the middle of that range.
-
-    :param weight: weight of the loss. The loss of a transition is the sum over all cells
-    :param n_steps: n, transitions in a trajectory
+    :param weight: weight of the loss, at least 0. The loss is a mean over transitions; that of a
+        transition is a sum over all cells
+    :param n_steps: n, number of transitions in a trajectory
     :param gamma: discount factor of the changes, in [0, 1]
     :param update: "joint" or "two_steps", see :class:`AuxiliaryCallback`
     :param kwargs: ``episodes``, ``batch_size``, ``seed`` and ``verbose`` of
-        :class:`AuxiliaryCallback`
+        :class:`AuxiliaryCallback`, with its defaults
     :raises ValueError: if a number is out of its range, ``batch_size`` is not a multiple of
         ``n_steps``, or ``update`` is unknown
     """
@@ -619,7 +623,7 @@ class PixelControlCallback(AuxiliaryCallback):
         self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
     ) -> th.Tensor:
         """
-        Compute the mean loss of n-step Q-learning of how to change the cells.
+        Compute the mean loss of n-step Q-learning. The rewards are the changes of the cells.
 
         :param policy: the policy whose head learns
         :param episodes: the buffer to sample from. At least one episode has ended
@@ -642,15 +646,18 @@ class PixelControlCallback(AuxiliaryCallback):
 
 class RewardPredictionCallback(AuxiliaryCallback):
     """
-    Reward prediction (Jaderberg et al. 2017): is the next reward zero, positive or negative?
+    Reward prediction (Jaderberg et al. 2017): predict whether the next reward is zero, positive or
+    negative.
 
-    It is predicted from three observations. Half of the transitions have a reward. The source adds
-    its loss to A3C's, so the update is joint by default.
+    The head predicts it from the last three observations. In an update, half of the transitions
+    have a reward other than 0, if there are any. Jaderberg et al. add the loss to A3C's, so the
+    update is joint by default.
 
-    :param weight: weight of the loss, 1 in the source
+    :param weight: weight of the loss, at least 0. The default of 1.0 is that of Jaderberg et al.
+        The loss is the mean cross-entropy over transitions
     :param update: "joint" or "two_steps", see :class:`AuxiliaryCallback`
     :param kwargs: ``episodes``, ``batch_size``, ``seed`` and ``verbose`` of
-        :class:`AuxiliaryCallback`
+        :class:`AuxiliaryCallback`, with its defaults
     :raises ValueError: if a number is out of its range, or ``update`` is unknown
     """
 
@@ -663,7 +670,7 @@ class RewardPredictionCallback(AuxiliaryCallback):
         self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
     ) -> th.Tensor:
         """
-        Compute the mean cross-entropy of the sign of the next reward.
+        Compute the mean cross-entropy of the predicted sign of the next reward.
 
         :param policy: the policy whose head learns
         :param episodes: the buffer to sample from. At least one episode has ended

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from sb3_manygoals.checkpoint.tree import CheckpointError
 
-# An empty file, which stays: the operating system knows whether it is locked.
+# An empty file, which is never removed: the operating system knows whether it is locked.
 _LOCK_FILE = ".lock"
 # Says which process has the lock, for the error that another process gets.
 _HOLDER_FILE = ".lock-holder"
@@ -25,16 +25,16 @@ class Lock:
     """
     The right to write to a folder of checkpoints, for one thread of one process at a time.
 
-    The thread that has the lock may take it again, and must release it as often. The operating
-    system takes it from a process that ends, in whatever way. A forked process does not have the
-    lock of its parent. Use it as a context manager, or by its methods.
+    The thread that has the lock may take it again, and must release it as often. When a process
+    ends, however it ends, the operating system releases its locks. A forked process does not have
+    the lock of its parent. Use a lock as a context manager, or call its methods.
 
-    :param root: the folder of the checkpoints, made when the lock is taken if it is missing
+    :param root: the folder of the checkpoints. If it is missing, :meth:`acquire` makes it
     """
 
-    # By the real path of the folder: the lock, how often it was taken, and by which process and
-    # thread. Locks of a parent process are only kept: to release them would take them from the
-    # parent.
+    # The keys are real paths of folders. The first dict has the lock and how often it was taken,
+    # the second one the process and the thread that took it. Locks of a parent process are kept
+    # and never released: that would take them from the parent.
     _held: ClassVar[dict[str, tuple[FileLock, int]]] = {}
     _owners: ClassVar[dict[str, tuple[int, int]]] = {}
     _inherited: ClassVar[list[FileLock | None]] = []
@@ -47,7 +47,7 @@ class Lock:
         """
         Take the lock.
 
-        A warning says so if the file system knows no locks.
+        If the file system has no locks, it warns that nothing guards against a second process.
 
         :raises CheckpointError: if another process or thread has it; the message names the process
         :raises OSError: if the folder cannot be made or written to
@@ -62,7 +62,7 @@ class Lock:
         self._owners[self._key] = (os.getpid(), threading.get_ident())
 
     def release(self) -> None:
-        """Release the lock, if this process has it."""
+        """Release the lock once. If this process does not have it, nothing happens."""
         lock, times = self._held.pop(self._key, (None, 0))
         if lock is None:
             return
@@ -137,10 +137,12 @@ class Lock:
 
 def make_folder(root: Path) -> None:
     """
-    Make a folder, if it is missing, so that it survives a loss of power.
+    Make a folder and the folders above it, where they are missing.
 
-    :param root: the folder; folders above it are made too
-    :raises OSError: if it cannot be made
+    The function returns when the new names are on the disk, so the folders survive a loss of power.
+
+    :param root: the folder
+    :raises OSError: if a folder cannot be made
     """
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
     if missing:
@@ -151,9 +153,11 @@ def make_folder(root: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """
-    Wait until the names in a folder are on the disk.
+    Wait until the names of the files and folders in a folder are on the disk.
 
-    :param folder: the folder
+    On Windows this does nothing.
+
+    :param folder: the folder, which must exist
     :raises OSError: if it cannot be opened
     """
     # Windows does not open folders. Its file systems keep names in a journal.

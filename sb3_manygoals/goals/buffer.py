@@ -20,10 +20,12 @@ from sb3_manygoals.world import UNKNOWN, ExactStates
 
 # The capacity of a goal buffer by default, where there is the memory for it.
 _DEFAULT_CAPACITY = 100_000
-# Bytes of a state's hash and ids, their places in a dict that has just grown, and its counts.
+# The bytes that a state takes besides its observation: its hash and ids, their places in a dict
+# that has just grown, and its counts.
 _INDEX_SIZE = 184
-# The nearest goal is searched for among goals with at most so many numbers, so many at a time.
+# The nearest goal is searched for only if all goals together have at most so many numbers.
 _MOST_NUMBERS_TO_SEARCH = 2**26
+# The search compares so many numbers at a time.
 _NUMBERS_AT_A_TIME = 2**20
 _FILE_FORMAT = 2
 _IN_FILE = ("format", "capacity", "states", "state_ids", "held_out")
@@ -33,15 +35,15 @@ class GoalBuffer:
     """
     The states that may be goals, each with a stable integer id.
 
-    Two observations are the same goal if they are one state: if they are equal byte for byte
-    (section 3 of Veeriah et al. 2018). The id of a goal is its row in :attr:`observations` and
-    never changes, so "is this the goal?" is a comparison of integers. Held-out observations have
-    the id ``UNKNOWN`` (-1). Once the buffer is full, new observations have it too, and a warning
-    says so once.
+    Two observations are the same goal if they are equal byte for byte, that is, if they are one
+    state (section 3 of Veeriah et al. 2018). The id of a goal is its row in :attr:`observations`.
+    It never changes, so "is this the goal?" is a comparison of integers. Held-out observations have
+    the id ``UNKNOWN`` (-1). If the buffer is full, new observations have it too. Then the buffer
+    warns once.
 
     :param observation_space: space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
-    :param capacity: greatest number of goals. Memory is used only as goals come in. None: 100,000,
-        or as many as half of the available memory holds, if that is less
+    :param capacity: greatest number of goals. Memory is taken only as goals are added. None:
+        100,000, or as many as half of the available memory holds, if that is less
     :param held_out: observations that must never become goals, shape
         ``(n, *observation_space.shape)``, or None
     :raises TypeError: if the observations cannot be goals
@@ -84,13 +86,13 @@ class GoalBuffer:
 
     @property
     def _size_of_goal(self) -> int:
-        """Bytes of a goal and of what finds it again."""
+        """Bytes of a goal's observation and of its entries in the indexes."""
         return math.prod(self.shape) * self.dtype.itemsize + _INDEX_SIZE
 
     def _forget_goals(self) -> None:
         """Make arrays in which no state is a goal."""
         self._n_goals = 0
-        # The goal that each state is. The last entry is that of UNKNOWN, -1.
+        # The goal id of each state. The last entry is for UNKNOWN, which is -1.
         self._goal_of_state = np.full(self.states.capacity + 1, UNKNOWN)
         self._state_of_goal = np.empty(self.capacity, dtype=np.int64)
 
@@ -124,7 +126,7 @@ class GoalBuffer:
 
     @property
     def state_ids(self) -> NDArray[np.int64]:
-        """The state that each goal is, in the order of the goals' ids, shape ``(len(self),)``."""
+        """The state id of each goal, in the order of the goals' ids, shape ``(len(self),)``."""
         return self._state_of_goal[: self._n_goals]
 
     @property
@@ -134,19 +136,19 @@ class GoalBuffer:
         ``(len(self), *observation_space.shape)``.
         """
         in_order = np.array_equal(self.state_ids, np.arange(len(self.states)))
-        # States are in another order where some of them became goals later than others.
+        # Some states may be no goals, or may have become goals in another order.
         found = self.states.observations if in_order else self.states[self.state_ids]
         found.flags.writeable = False
         return found
 
     def add(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
-        Make goals of the observations that are new and not held out, while there is room.
+        Add observations as goals if they are new and not held out, while there is room.
 
         :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space. Bounds
             of a Box are not checked
-        :return: the id of each, shape ``(n,)``. ``UNKNOWN`` for held-out observations, and for
-            those for which there was no room
+        :return: the goal id of each observation, shape ``(n,)``. It is ``UNKNOWN`` if the
+            observation is held out, or if there was no room for it
         :raises ValueError: if the observations do not fit the space, or a number is out of the
             range of a Discrete, MultiDiscrete or MultiBinary space
         """
@@ -157,12 +159,14 @@ class GoalBuffer:
 
     def observe(self, observations: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
-        Do as :meth:`add` for observations that environments show. They are looked up once, and
-        count for the share of observations that recur, see :meth:`ExactStates.observe
-        <sb3_manygoals.world.ExactStates.observe>`.
+        Add observations that environments show, as :meth:`add` does, and return state ids too.
+
+        :meth:`ExactStates.observe <sb3_manygoals.world.ExactStates.observe>` counts how many of
+        them recur.
 
         :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
-        :return: the ids of their states and of their goals, both of shape ``(n,)``
+        :return: the state id and the goal id of each observation, both of shape ``(n,)``.
+            ``UNKNOWN`` where it is no known state or no goal
         :raises ValueError: if the observations do not fit the space, or a number is out of the
             range of a Discrete, MultiDiscrete or MultiBinary space
         """
@@ -179,7 +183,7 @@ class GoalBuffer:
     def _become_goals(
         self, state_ids: NDArray[np.int64], observations: NDArray[Any]
     ) -> NDArray[np.int64]:
-        """Return the goals that states are. States that are no goals yet become goals."""
+        """Return the goal ids of states. States that are no goals yet become goals."""
         goal_ids = self.goals_of_states(state_ids)
         is_no_goal = goal_ids == UNKNOWN
         if not is_no_goal.any():
@@ -200,7 +204,7 @@ class GoalBuffer:
         return goal_ids
 
     def _warn_if_no_room(self, observations: NDArray[Any]) -> None:
-        """Warn if one of these observations is no goal only because the buffer is full."""
+        """Warn if one of these observations is not held out: only room was missing for it."""
         if self.is_held_out(observations).all():
             return
         self._warned_that_full = True
@@ -213,20 +217,21 @@ class GoalBuffer:
 
     def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
-        Find the goals that observations are, without making goals of any.
+        Return the goal ids of observations. New observations do not become goals.
 
         :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
-        :return: their ids, shape ``(n,)``. ``UNKNOWN`` for those that are no goal of this buffer
+        :return: the goal id of each, shape ``(n,)``. ``UNKNOWN`` for observations that are no goals
         :raises ValueError: if the observations do not fit the space
         """
         return self.look_up(observations)[1]
 
     def look_up(self, observations: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
-        Do as :meth:`observe` without taking in what is new.
+        Return the state ids and the goal ids of observations. New observations are not added.
 
         :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
-        :return: the ids of their states and of their goals, both of shape ``(n,)``
+        :return: the state id and the goal id of each observation, both of shape ``(n,)``.
+            ``UNKNOWN`` where it is no known state or no goal
         :raises ValueError: if the observations do not fit the space
         """
         state_ids = self.states.ids(self.check(observations, "observations"))
@@ -234,10 +239,11 @@ class GoalBuffer:
 
     def goals_of_states(self, state_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """
-        Return the goals that states are.
+        Return the goal ids of states.
 
-        :param state_ids: ids of states, of any shape
-        :return: ids of goals, of the same shape. ``UNKNOWN`` for states that are no goals
+        :param state_ids: ids of states, int64, of any shape. ``UNKNOWN`` is allowed
+        :return: the goal id of each state, int64, of the same shape. ``UNKNOWN`` for states that
+            are no goals, and for ``UNKNOWN``
         """
         goal_ids: NDArray[np.int64] = self._goal_of_state[state_ids]
         return goal_ids
@@ -246,9 +252,9 @@ class GoalBuffer:
         """
         Draw goals uniformly, with replacement.
 
-        :param n: how many
+        :param n: number of goals to draw
         :param rng: random generator
-        :return: ids of goals, shape ``(n,)``
+        :return: ids of goals, int64, shape ``(n,)``
         :raises ValueError: if the buffer is empty or ``n`` is not positive
         """
         if len(self) == 0:
@@ -259,25 +265,26 @@ class GoalBuffer:
         self, current_ids: NDArray[np.int64], rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """
-        Draw a goal for each environment, uniformly among those that it does not show.
+        Draw a goal for each environment, uniformly among all goals except the one that it shows.
 
-        :param current_ids: the goal that each environment shows, ``UNKNOWN`` for none, shape
-            ``(n,)``. It is drawn only if there is no other goal
+        :param current_ids: the id of the goal that each environment shows now, ``UNKNOWN`` if it
+            shows none, int64, shape ``(n,)``. This goal is drawn only if there is no other goal
         :param rng: random generator
-        :return: ids of goals, shape ``(n,)``
+        :return: ids of goals, int64, shape ``(n,)``
+        :raises ValueError: if the buffer is empty
         """
         avoids = (current_ids != UNKNOWN) & (len(self) > 1)
         ids: NDArray[np.int64] = rng.integers(len(self) - avoids, size=len(current_ids))
-        # The draw is from one goal fewer. It is moved up from the current goal on.
+        # The draw is from one goal fewer. Numbers from the current goal on are raised by one.
         ids += avoids & (ids >= current_ids)
         return ids
 
     def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
         """
-        Return whether observations may never become goals.
+        Return whether observations are held out, so that they never become goals.
 
         :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
-        :return: shape ``(n,)``
+        :return: whether each is held out, shape ``(n,)``
         :raises ValueError: if the observations do not fit the space
         """
         observations = self.check(observations, "observations")
@@ -285,11 +292,12 @@ class GoalBuffer:
 
     def check(self, observations: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
         """
-        Raise an error if observations do not fit the space.
+        Raise an error if observations do not have the shape and dtype of the space.
 
-        :param observations: shape ``(*batch, *observation_space.shape)``
+        :param observations: shape ``(*batch, *observation_space.shape)``, the dtype of the space
         :param name: name of the argument, for the message
-        :param axes: number of axes in ``batch``. None: any
+        :param axes: number of axes in ``batch``: 1 for n observations, 0 for a single one. None:
+            any number
         :return: the observations as an array
         :raises ValueError: if shape or dtype are not those of the space
         """
@@ -308,12 +316,14 @@ class GoalBuffer:
 
     def check_goals(self, goals: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
         """
-        Raise an error if goals that a user gives are outside of the space. An observation outside
-        of its Box that was met can be a goal nevertheless.
+        Raise an error if a user's goals are outside of the space.
 
-        :param goals: shape ``(*batch, *observation_space.shape)``
+        A goal may be outside of the bounds of a Box if it was met as an observation.
+
+        :param goals: shape ``(*batch, *observation_space.shape)``, the dtype of the space
         :param name: name of the argument, for the message
-        :param axes: number of axes in ``batch``. None: any
+        :param axes: number of axes in ``batch``: 1 for n goals, 0 for a single one. None: any
+            number
         :return: the goals as an array
         :raises ValueError: if shape or dtype are not those of the space
         :raises OutsideSpaceError: if a goal is outside of the space, which is a ValueError too
@@ -328,10 +338,10 @@ class GoalBuffer:
 
     def have_met(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
         """
-        Return whether observations were met, held-out ones included.
+        Return whether observations were met before. Held-out observations count too.
 
         :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
-        :return: shape ``(n,)``
+        :return: whether each was met, shape ``(n,)``
         :raises ValueError: if the observations do not fit the space
         """
         observations = self.check(observations, "observations")
@@ -343,8 +353,8 @@ class GoalBuffer:
         differences of their numbers.
 
         :param observation: shape ``observation_space.shape``, the dtype of the space
-        :return: its id. None if no goal is known, if numbers are only names, as in a Discrete
-            space, or if there are too many goals to search
+        :return: its id. None if no goal is known, if the space is Discrete, in which differences
+            mean nothing, or if there are too many goals to search
         """
         goals = self.observations
         if isinstance(self.observation_space, spaces.Discrete):
@@ -401,7 +411,7 @@ class GoalBuffer:
         """
         Say how many of the held-out observations were never met, for a warning.
 
-        :return: a sentence. None if all were met, or if there was no room to keep them
+        :return: a sentence. None if all were met, or if there is no room for more states
         """
         held_out = self._held_out.observations
         unmet = held_out[~self.have_met(held_out)]
@@ -420,7 +430,7 @@ class GoalBuffer:
 
     def check_held_out(self, observations: NDArray[Any]) -> None:
         """
-        Raise an error if observations are not held out here.
+        Raise an error if observations that a model held out are not held out in this buffer.
 
         :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
         :raises ValueError: if one of them may become a goal
@@ -434,10 +444,10 @@ class GoalBuffer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """
-        Write the goals, all other states, and held-out observations to a file without pickle. A
-        file that is already there is replaced once the new one is whole.
+        Write the goals, all other states, and held-out observations to a file without pickle. If
+        there is such a file, it is replaced only when the new one is complete.
 
-        :param path: of an ``.npz`` file. The ending may be left out
+        :param path: path of an ``.npz`` file. The ending may be left out
         :raises OSError: if the file cannot be written
         """
         state = self.get_checkpoint_state()
@@ -457,13 +467,14 @@ class GoalBuffer:
         """
         Read a goal buffer that :meth:`save` wrote.
 
-        :param path: of the file. The ending ``.npz`` may be left out
+        :param path: path of the file. The ending ``.npz`` may be left out
         :param observation_space: space of the observations
-        :param capacity: capacity of the buffer, if it is greater than that of the file
+        :param capacity: least capacity of the new buffer. If the file has a greater one, the buffer
+            gets that
         :return: a new goal buffer
         :raises OSError: if the file cannot be read
-        :raises ValueError: if it is no such file, an earlier version wrote it, or its observations
-            do not fit the space
+        :raises ValueError: if the file is no complete goal buffer, an earlier version wrote it, or
+            its observations do not fit the space
         """
         arrays = read_npz(path, _IN_FILE, "a goal buffer")
         capacity = max(int(arrays["capacity"]), capacity)
@@ -483,7 +494,8 @@ class GoalBuffer:
         Replace states, goals and held-out observations, in place.
 
         :param states: distinct observations, shape ``(n, *observation_space.shape)``
-        :param state_ids: which of them are goals, in the order of the goals' ids
+        :param state_ids: the rows of ``states`` that are goals, in the order of the goals' ids,
+            shape ``(number of goals,)``
         :param held_out: observations that must never become goals, shape
             ``(m, *observation_space.shape)``
         :param capacity: greatest number of goals
@@ -522,7 +534,7 @@ class GoalBuffer:
         self._goal_of_state[state_ids] = np.arange(self._n_goals)
 
     def _kind(self) -> dict[str, Any]:
-        """Return what a state must share with the buffer that takes it over."""
+        """Return what must be the same in a buffer and in a state that is restored into it."""
         kind: dict[str, Any] = {"shape": self.shape, "dtype": self.dtype.str}
         if self._capacity_was_given:
             kind["capacity"] = self.capacity
@@ -547,7 +559,8 @@ class GoalBuffer:
         Replace states, goals and held-out observations, in place.
 
         :param state: what :meth:`get_checkpoint_state` returned
-        :raises CheckpointError: if it is of another kind of goal buffer, or damaged
+        :raises CheckpointError: if the state is of a goal buffer for another space or of another
+            given capacity, or if it is damaged
         """
         check_same("a goal buffer", state, self._kind())
         self._restore(
@@ -557,10 +570,11 @@ class GoalBuffer:
 
 def write_npz(path: str | os.PathLike[str], arrays: dict[str, Any]) -> None:
     """
-    Write arrays to a compressed file. One that is already there is replaced once this one is whole.
+    Write arrays to a compressed file. If there is such a file, it is replaced only when the new one
+    is complete.
 
-    :param path: of the file. The ending ``.npz`` may be left out
-    :param arrays: by their names
+    :param path: path of the file. The ending ``.npz`` may be left out
+    :param arrays: the arrays by their names
     :raises OSError: if the file cannot be written
     """
     target = _with_ending(path)
@@ -576,12 +590,13 @@ def read_npz(
     """
     Read arrays that :func:`write_npz` wrote.
 
-    :param path: of the file. The ending ``.npz`` may be left out
-    :param names: of the arrays that it must have
-    :param what: what the file is of, for the message
+    :param path: path of the file. The ending ``.npz`` may be left out
+    :param names: names of the arrays that the file must have
+    :param what: what the file holds, for the message, such as "a goal buffer"
     :return: all arrays by their names
     :raises OSError: if the file cannot be read
-    :raises ValueError: if it is not such a file, or an earlier version wrote it
+    :raises ValueError: if the file is not complete, is another kind of file, or was written by an
+        earlier version
     """
     target = Path(path) if Path(path).is_file() else _with_ending(path)
     try:
@@ -590,7 +605,7 @@ def read_npz(
     except OSError:
         raise
     except Exception as error:
-        # A file of something else may raise anything.
+        # NumPy may raise any error if the file is of another kind.
         raise ValueError(f"{path} is no whole file of {what}: {error!r}") from error
     if "labels" in arrays and "format" not in arrays:
         raise ValueError(

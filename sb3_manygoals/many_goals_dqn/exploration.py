@@ -14,8 +14,9 @@ _DISCOUNT = 0.99
 _MOST_SWEEPS = 20
 # Value iteration stops once no value changes by more than this.
 _TOLERANCE = 0.01
-# Values are computed again after so many transitions, and one more for every 500 that were made.
+# Values are computed again after at least so many transitions.
 _SOLVE_EVERY = 100
+# For so many transitions that were made before, they are computed one transition later.
 _MORE_EVERY = 500
 # Transition probabilities are computed again after so many transitions, or a twentieth of those
 # that were made, if that is more.
@@ -30,9 +31,9 @@ class CountBonus:
 
     .. math:: Q(s, a) = \frac{1}{\sqrt{1 + n_{sa}}} + \gamma \sum_{s'} p_{sas'} \max_{a'} Q(s', a')
 
-    An action that was never tried has the largest possible value after it,
-    :math:`1 / (1 - \gamma)`. The discount is 0.99. Actions that no mask has allowed in a state are
-    left out.
+    For an action that was never tried, the next value is the largest possible one,
+    :math:`1 / (1 - \gamma)`. The discount is 0.99. If masks are used, actions that no mask has
+    allowed in a state are left out.
 
     :param n_actions: number of actions, A
     """
@@ -44,9 +45,9 @@ class CountBonus:
         self.next_values: NDArray[np.float64] = np.zeros((0, n_actions))
         """The second term of the equation as last solved, shape (S, A)."""
         self._model: TransitionModel | None = None
-        # The actions that any mask has allowed in a state. None of them if no mask was met there.
+        # Whether any mask has allowed an action in a state. False for all if no mask was met there.
         self._allowed: NDArray[np.bool_] = np.zeros((0, n_actions), np.bool_)
-        # How many transitions were made when values and model were computed last.
+        # The number of transitions when values, and when the model, were computed last.
         self._solved_at = 0
         self._modeled_at = 0
 
@@ -54,8 +55,9 @@ class CountBonus:
         """
         Compute values again, if enough transitions were made since the last time.
 
-        :param world: as it is known now
-        :param n_envs: number of environments
+        :param world: the model of the world
+        :param n_envs: number of environments. Values are computed at most once in four steps of all
+            of them, except when transition probabilities are computed again
         """
         n_made = world.n_counted
         since_model = n_made - self._modeled_at
@@ -70,7 +72,7 @@ class CountBonus:
             self._solved_at = n_made
 
     def _solve(self, world: WorldModel) -> None:
-        """Iterate the equation, from the values of the last time on."""
+        """Iterate the equation, beginning with the last values."""
         model = self._model
         assert model is not None
         n_states = len(world.identity)
@@ -83,7 +85,7 @@ class CountBonus:
         values = np.full(n_states, largest / 2)
         values[: len(self.values)] = self.values
         for _ in range(_MOST_SWEEPS):
-            # Actions that were tried since the model was made count as if they led back.
+            # Actions that were first tried after the model was made count as if they led back.
             next_values = np.where(visit_counts > 0, values[:, None], largest)
             means = (model.transitions @ values[: model.n_states]).reshape(model.tried.shape)
             next_values[: model.n_states][model.tried] = means[model.tried]
@@ -104,13 +106,15 @@ class CountBonus:
         action_masks: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int64]:
         """
-        Return the most promising actions.
+        Return the action with the highest value Q(s, a) in each state.
 
-        :param states: ids of states, -1 for unknown ones, in which actions are random, shape (n,)
-        :param world: as it is known now
+        In unknown states, actions are random. Masks are remembered for the next values.
+
+        :param states: ids of states, -1 for unknown ones, int64, shape (n,)
+        :param world: the model of the world, which has the visit counts
         :param rng: random generator, which breaks ties
-        :param action_masks: actions allowed, shape (n, A). None: all
-        :return: shape (n,)
+        :param action_masks: whether each action is allowed, bool, shape (n, A). None: all are
+        :return: actions, int64, shape (n,)
         """
         values = rng.random((len(states), self.n_actions)) * 1e-6
         known = states >= 0
@@ -125,13 +129,18 @@ class CountBonus:
     def _note_masks(
         self, states: NDArray[np.int64], action_masks: NDArray[np.bool_], world: WorldModel
     ) -> None:
-        """Note which actions masks allow in states."""
+        """Remember which actions the masks allow in these states."""
         if len(self._allowed) < len(world.visit_counts):
             self._allowed = np.zeros(world.visit_counts.shape, np.bool_)
         np.logical_or.at(self._allowed, states, action_masks)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """Return all values as plain data and arrays that are in use: write them at once."""
+        """
+        Return values, model and remembered masks.
+
+        :return: a dictionary of plain data and arrays. Arrays are not copied, so write it before
+            exploration goes on
+        """
         return {
             "values": self.values,
             "next_values": self.next_values,
@@ -143,7 +152,7 @@ class CountBonus:
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
-        Replace all values.
+        Replace values, model and remembered masks.
 
         :param state: what :meth:`get_checkpoint_state` returned
         """

@@ -61,7 +61,7 @@ from sb3_manygoals.world import WorldModel
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
-# The default learning rate, when learning starts and at the end of training.
+# The default learning rate, from when learning starts to the end of training.
 _DEFAULT_LEARNING_RATE = LinearSchedule(1e-3, 0.0, 1.0)
 _DEFAULT_UPDATES_PER_STEP = 0.04
 # If updates_per_step allows it, there are at most so many vector steps between two updates.
@@ -69,7 +69,7 @@ _LONGEST_RHYTHM = 64
 # Inputs are standardized by at most so many goals, and so many numbers.
 _MOST_GOALS_TO_FIT = 10_000
 _MOST_NUMBERS_TO_FIT = 2**26
-# So many updates count as much as a goal episode, of which log_interval is a number.
+# For the log interval, which is a number of goal episodes, so many updates count as one episode.
 _UPDATES_PER_EPISODE = 5
 
 
@@ -90,56 +90,60 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         observations. One that has no goal wrapper is wrapped in a
         :class:`~sb3_manygoals.GoalBufferWrapper` or :class:`~sb3_manygoals.VecGoalBufferWrapper`
     :param learning_rate: step size, or a function of the share of training that is left, from 1 to
-        0, as in SB3. None: it falls linearly from 1e-3, when learning starts, to 0 at the end
+        0, as in SB3. None: 1e-3 until learning starts, from there linearly to 0 at the end
     :param buffer_size: number of transitions in the replay memory, of all environments together.
         If ``target_class`` is ``PlannedTargets``, nothing reads transitions and none are stored
     :param learning_starts: environment steps, with random actions, before the first update
     :param batch_size: number of states or transitions in an update, S
-    :param tau: step of an update of the target network, in [0, 1]. 1.0, the default, copies the
+    :param tau: step of an update of the target network, in [0, 1]. None: 1.0, which copies the
         weights. Only for targets that use a target network
     :param gamma: discount factor, in [0, 1)
     :param train_freq: update after so many steps, as in SB3: a number of steps of the VecEnv, or a
-        tuple such as ``(1, "episode")``. None: ``updates_per_step`` says it
-    :param gradient_steps: updates each time, as in SB3. -1: as many as steps were made. None:
-        ``updates_per_step`` says it
-    :param replay_buffer_class: :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsReplayBuffer`, which
-        None stands for, or a subclass, such as :class:`~sb3_manygoals.ManyGoalsFrameReplayBuffer`
-    :param replay_buffer_kwargs: its further arguments
-    :param optimize_memory_usage: must be False. The replay memory keeps states that recur once
+        tuple such as ``(1, "episode")``. None: ``updates_per_step`` determines it, or it is SB3's
+        default, 4, if ``gradient_steps`` is given
+    :param gradient_steps: number of updates each time, as in SB3. -1: as many as steps were made.
+        None: ``updates_per_step`` determines it, or it is SB3's default, 1, if ``train_freq`` is
+        given
+    :param replay_buffer_class: :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsReplayBuffer` or a
+        subclass, such as :class:`~sb3_manygoals.ManyGoalsFrameReplayBuffer`. None: the former
+    :param replay_buffer_kwargs: further arguments of the replay memory
+    :param optimize_memory_usage: must be False. The replay memory keeps a recurring state only once
     :param n_steps: must be 1. Transitions teach many goals, which end at different steps
-    :param target_update_interval: environment steps between two updates of the target network, 250
-        by default. Only for targets that use a target network
+    :param target_update_interval: environment steps between two updates of the target network.
+        None: 250. Only for targets that use a target network
     :param exploration_fraction: share of training over which the exploration rate falls linearly
-    :param exploration_initial_eps: exploration rate at the beginning: the probability of a random
-        action in ``predict``, and during training with targets that do not act. Planned targets
-        act: for them see ``exploring_episodes`` of
-        :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets`
+    :param exploration_initial_eps: exploration rate at the beginning. It is the probability of a
+        random action in ``predict`` and, with targets that do not act, such as ``TDTargets``,
+        during training. ``PlannedTargets`` act: in training, ``exploring_episodes`` of
+        :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets` takes its place
     :param exploration_final_eps: exploration rate at the end
     :param max_grad_norm: greatest norm of the gradient. None: it is not clipped
     :param goal_batch_size: number of goals in an update, G
-    :param updates_per_step: updates for each environment step, of all environments together, 0.04
-        by default. It takes the place of ``train_freq`` and ``gradient_steps``
+    :param updates_per_step: number of updates for each environment step, of all environments
+        together. It takes the place of ``train_freq`` and ``gradient_steps``. None: 0.04, if these
+        two are not given
     :param target_class: :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets`, values from planning
         in a model of the world; :class:`~sb3_manygoals.many_goals_dqn.TDTargets`, the paper's
         target network; or another subclass of :class:`~sb3_manygoals.many_goals_dqn.Targets`.
-        None: planned while observations recur, else bootstrapped, as the log and ``model.targets``
-        say
-    :param target_kwargs: arguments of the ``target_class``
-    :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` that has none
-    :param goals_in_replay: whether the goals are the next observations in the replay memory, for
-        worlds that show too many to keep, as games do; see
+        None: ``PlannedTargets`` while observations recur, else ``TDTargets``. The log and
+        ``model.targets`` say which
+    :param target_kwargs: arguments of the ``target_class``. None: its defaults
+    :param goal_wrapper_kwargs: arguments of the goal wrapper that is put around an ``env`` without
+        one. None: its defaults
+    :param goals_in_replay: whether the goals are the next observations in the replay memory. This
+        is for worlds with too many observations to keep, such as games; see
         :class:`~sb3_manygoals.many_goals_dqn.ReplayGoals`. It needs ``TDTargets`` and uniform
         choice of goals
-    :param action_masks: whether to act, and to maximize over next actions, only among those that
-        the environment allows in ``info["action_mask"]`` at every reset and step. If False, masks
-        are ignored
+    :param action_masks: whether the environment gives ``info["action_mask"]`` at every reset and
+        step. Then only allowed actions are taken, and targets maximize over allowed next actions.
+        If False, masks are ignored
     :param stats_window_size: number of episodes over which the log averages
     :param tensorboard_log: folder of the log for TensorBoard. None: no such log
-    :param policy_kwargs: further arguments of the policy
+    :param policy_kwargs: further arguments of the policy. None: its defaults
     :param verbose: 0 for no output, 1 for information, 2 for debugging
     :param seed: seed of all random generators. None: other random numbers in every run
     :param device: device of the networks. "auto": a GPU if there is one
-    :param _init_setup_model: whether to build the networks at once
+    :param _init_setup_model: whether to build the networks at once. ``load`` builds them later
     :raises TypeError: if observations cannot be goals, actions are not discrete, or a class is of
         the wrong kind
     :raises ValueError: if an argument is out of its range, or two do not fit together
@@ -163,11 +167,14 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     goal_buffer: GoalBuffer | None
     """The known goals. None in a model that was loaded without an environment and without goals."""
     world: WorldModel | None
-    """What is known of the world. None where ``goal_buffer`` is None."""
+    """The model of the world. None if ``goal_buffer`` is None."""
     targets: Targets
     """What updates learn from."""
     goal_updates: NDArray[np.int64]
-    """How often each goal was in an update, by its id. Not counted for goals in replay memory."""
+    """
+    How often each goal was in an update, by its id, shape (capacity,). All 0 with
+    ``goals_in_replay``.
+    """
 
     def __init__(
         self,
@@ -243,7 +250,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             check_count("batch_size", batch_size, floats=True),
             tau=1.0 if tau is None else tau,
             gamma=gamma,
-            # SB3's defaults of DQN, where only one of the two is given.
+            # If only one of the two is given, the other has the default of SB3's DQN.
             train_freq=4 if train_freq is None else train_freq,
             gradient_steps=1 if gradient_steps is None else gradient_steps,
             replay_buffer_class=replay_buffer_class or ManyGoalsReplayBuffer,
@@ -275,7 +282,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         self.goals_in_replay = goals_in_replay
         self.action_masks = action_masks
         self._check_targets(tau, target_update_interval)
-        # The settings are saved with the model, so without the goals.
+        # The settings are saved with the model. Goals are saved elsewhere.
         settings.pop("goal_buffer", None)
         self.goal_wrapper_kwargs = copy.deepcopy(settings)
         self._init_own_attributes()
@@ -302,10 +309,10 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         self.goal_updates = np.zeros(0, dtype=np.int64)
         self.selector: GoalSelector | None = None
         """The rule that chooses goals in all environments."""
-        # Its class and arguments.
+        # The class and the arguments of the selector.
         self._selector_settings: tuple[type[GoalSelector], dict[str, Any]] | None = None
         self._trackers: list[GoalTracker] = []
-        # The class of targets that a model goes on with after loading.
+        # The class of targets with which a model goes on after loading.
         self._last_target_class: type[Targets] | None = None
         self._target_choice = TargetChoice()
         self._warned_of_alike_goals = False
@@ -389,7 +396,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         return _DEFAULT_LEARNING_RATE(min(progress_remaining / learning_share, 1.0))
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
-        """Compute the share of training that is left, though the last rollout may go beyond it."""
+        """Compute the share of training that is left, at least 0, also in the last rollout."""
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
         self._current_progress_remaining = max(self._current_progress_remaining, 0.0)
 
@@ -414,9 +421,9 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             check_memory_needs(self, self.env)
         # Whether the goal episode of each environment explores.
         self._explores: NDArray[np.bool_] = np.ones(self.n_envs, dtype=np.bool_)
-        # Whether it had random steps.
+        # Whether the goal episode of each environment had random steps.
         self._had_random_steps: NDArray[np.bool_] = np.ones(self.n_envs, dtype=np.bool_)
-        # Of the last goal episodes, whether they explored, and whether they reached their goals.
+        # Whether each of the last goal episodes explored, and whether it reached its goal.
         self._episode_outcomes: deque[tuple[bool, bool]] = deque(maxlen=self._stats_window_size)
         # DQN's own method would look for a target network, which planned targets do not have.
         OffPolicyAlgorithm._setup_model(self)
@@ -436,10 +443,11 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         """
         Go on in another environment. The goals that are known so far stay known.
 
-        :param env: with a goal wrapper or without, as many environments as before
-        :param force_reset: whether to reset it before training goes on
-        :raises ValueError: if it comes with another goal buffer that is not empty, or, in a trained
-            model, with other rewards
+        :param env: an environment or a VecEnv, with a goal wrapper or without, of as many
+            environments as before
+        :param force_reset: whether to reset the environment before training goes on
+        :raises ValueError: if the environment comes with another goal buffer that is not empty, or
+            if the model is trained and the environment's goal wrapper gives other rewards
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that
             is available
         """
@@ -534,8 +542,8 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
 
     def _adopt_selector(self, tracker: GoalTracker) -> None:
         """
-        Make a selector as the goal wrappers ask for. What a selector learns is about the goals of
-        one model, so a model does not take the selector that the wrapper has.
+        Make a selector with the class and arguments of the goal wrappers. What a selector learns is
+        about the goals of one model, so a model does not take the wrapper's own selector.
         """
         asked = (tracker.selector_class, tracker.selector_kwargs)
         if self.selector is None or self._selector_settings != asked:
@@ -543,12 +551,12 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             self._selector_settings = asked
 
     def _adopt_goals(self, goal_buffer: GoalBuffer) -> None:
-        """Refer to this goal buffer from now on, and know the world by its states."""
+        """Use this goal buffer from now on, and a model of the world with its states."""
         self.goal_buffer = goal_buffer
         self.goal_config = goal_buffer.config
         if self.world is None or self.world.identity is not goal_buffer.states:
             self.world = WorldModel(goal_buffer.states, int(self.action_space.n))
-            # Goals in the replay memory are observations that no state stands for.
+            # If goals are in the replay memory, there are no states, and it stores observations.
             states = None if self.goals_in_replay else goal_buffer.states
             self.replay_buffer.move_to(goal_buffer, states)
         if len(self.goal_updates) != goal_buffer.capacity:
@@ -556,9 +564,9 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
 
     def _make_targets(self, target_class: type[Targets] | None = None) -> None:
         """
-        Make targets, unless those that there are fit.
+        Make targets, unless there are targets of this class and context already.
 
-        :param target_class: None for the class to begin with
+        :param target_class: class of the targets. None: the class to begin with
         """
         assert self.goal_buffer is not None
         assert self.world is not None
@@ -678,12 +686,12 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
 
     @property
     def _moves(self) -> int:
-        """How often the goal wrappers have moved so far."""
+        """The number of steps and starts of the goal wrappers so far."""
         self._require_env()
         return sum(tracker.n_moves for tracker in self._trackers)
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
-        """Prepare callbacks, with a progress bar that tells of plans."""
+        """Prepare callbacks, with a progress bar that shows the state of plans."""
         if not progress_bar:
             return super()._init_callback(callback)
         given = callback if isinstance(callback, list) else [callback]
@@ -750,7 +758,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             )
 
     def _note_episodes(self, dones: NDArray[np.bool_], infos: list[dict[str, Any]]) -> None:
-        """Note of goal episodes that have ended whether they explored, and their success."""
+        """Note whether the goal episodes that have ended explored, and whether they succeeded."""
         explored = self._explores | self._had_random_steps
         for row in np.flatnonzero(dones).tolist():
             self._episode_outcomes.append((bool(explored[row]), bool(infos[row]["is_success"])))
@@ -766,11 +774,15 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
 
     def train(self, gradient_steps: int, batch_size: int = 128) -> None:
         """
-        Make updates of the network.
+        Make updates of the network. ``learn`` calls this after each rollout.
+
+        Before the updates, targets are chosen and plans are made, if they are due.
 
         :param gradient_steps: number of updates
-        :param batch_size: number of states or transitions in each, S
-        :raises FloatingPointError: if a loss is not finite. The networks are as before this update
+        :param batch_size: number of states or transitions in each update, S. ``learn`` passes the
+            model's own ``batch_size``
+        :raises FloatingPointError: if a loss is not finite, and not on a CUDA device, see
+            :func:`~sb3_manygoals.errors.check_loss`. The networks are as before this update
         """
         self._require_env()
         # Switch to train mode (this affects batch norm / dropout)
@@ -816,7 +828,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         """
         Let targets prepare the updates.
 
-        :return: whether they have planned
+        :return: whether they have made a plan
         """
         progress = 1.0 - self._current_progress_remaining
         plans = isinstance(self.targets, PlannedTargets) and self.targets.is_plan_due(progress)
@@ -852,14 +864,14 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
 
     def _warn_of_alike_goals(self) -> None:
         """
-        Warn once if the network gets the same numbers for different goals, because float32 has
-        fewer digits than they have.
+        Warn once if different goals are the same numbers for the network. This happens if float32
+        has fewer digits than the observations.
         """
         if self._warned_of_alike_goals or not self.policy.may_confuse_observations:
             return
         assert self.goal_buffer is not None
         goals = self._some_goals()
-        # Goals in a replay memory come again and again.
+        # Goals in a replay memory may occur more than once.
         n_goals = count_distinct(goals.cpu().numpy())
         n_alike = n_goals - self.policy.count_distinct(goals)
         if n_alike > 0:
@@ -880,23 +892,24 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         action_masks: NDArray[Any] | None = None,
     ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
         """
-        Return greedy or epsilon-greedy actions of the network. Each environment explores
-        independently. If it is asked for one action, it warns once of a goal that was never met.
+        Return greedy or epsilon-greedy actions of the network. In a batch, random actions are drawn
+        for each observation independently. For a single goal that was never met, it warns once.
 
         :param observation: dict with "observation" and "desired_goal", one of each or a batch of n
         :param state: not used
         :param episode_start: not used
-        :param deterministic: True for greedy actions, False for random ones with probability
-            ``exploration_rate``
-        :param action_masks: actions allowed, shape (A,) or (n, A), as in sb3-contrib. None: all
+        :param deterministic: True for greedy actions. False for actions that are random with
+            probability ``exploration_rate``, and else greedy
+        :param action_masks: whether each action is allowed, shape (A,) or (n, A), as in
+            sb3-contrib. None: all are
         :return: actions, int64, shape (n,), a NumPy integer for one observation; and ``state``
-        :raises ValueError: if ``observation`` is not such a dict, a number is out of the range of
-            its Discrete, MultiDiscrete or MultiBinary space, a single goal is outside of its Box,
-            or masks do not fit it or allow no action
+        :raises ValueError: if ``observation`` is not such a dict, a number is out of the range of a
+            Discrete, MultiDiscrete or MultiBinary space, or a single goal is outside of its Box.
+            Also if masks have another shape, or allow no action
         """
         goal_obs = self._check_goal_obs(observation)
         if observation is not self._last_obs:
-            # Somebody else asks than training.
+            # The caller is not training, so the goal may be any.
             self._check_desired_goal(goal_obs["desired_goal"])
             self._warn_of_unknown_goal(goal_obs["desired_goal"])
         tensors, vectorized = self.policy.obs_to_tensor(goal_obs)
@@ -926,7 +939,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     def _check_goal_obs(
         self, observation: NDArray[Any] | dict[str, NDArray[Any]]
     ) -> dict[str, NDArray[Any]]:
-        """Return observation and desired goal as arrays. A ValueError if they are none."""
+        """Return observation and desired goal as arrays. Raise a ValueError if they are wrong."""
         keys = ("observation", "desired_goal")
         if not isinstance(observation, dict) or not set(keys) <= observation.keys():
             got = list(observation) if isinstance(observation, dict) else type(observation).__name__
@@ -948,7 +961,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     def _check_desired_goal(self, desired: NDArray[Any]) -> None:
         """
         Raise an error for a single goal outside of its Box, unless it was met. Batches are not
-        looked at, which would cost too much.
+        checked, because that would take too long.
         """
         space = self.observation_space["desired_goal"]
         one = desired[0] if desired.shape == (1, *(space.shape or ())) else desired
@@ -963,8 +976,8 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     @property
     def goal_rewards(self) -> NDArray[np.float64]:
         """
-        The mean reward of the environment on arriving at each of ``goal_buffer.observations``,
-        shape ``(len(goal_buffer),)``. NaN where no transition arrived.
+        The environment's mean reward for transitions into each of ``goal_buffer.observations``,
+        shape ``(len(goal_buffer),)``. NaN where there was no such transition.
         """
         if self.goal_buffer is None or self.world is None:
             raise ValueError("no reward is known: the model has no goals. Call load_world")
@@ -978,28 +991,28 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         planned: bool | None = None,
     ) -> TaskPolicy:
         """
-        Make a policy for a task, from the network as it is now. Its observations are those of the
-        environment without goals.
+        Make a policy for a task, from the network and the model of the world as they are now. It
+        takes observations of the environment without goals.
 
-        It goes to the highest discounted reward, for tasks that end at their first reward. If it is
-        planned, that is exact for the world as the model knows it. If not, the network goes to the
-        best single goal, which falls short in some worlds with chance. An end without reward counts
-        as a failure. If a rewarded state does not end the episode, the policy goes there and stays,
-        and a warning says so. If each step costs the same, that is accounted for. Other negative
-        rewards are refused.
+        The policy maximizes the discounted first reward, because a task ends there. A planned
+        policy does this exactly for the world as the model knows it. Otherwise the network goes to
+        the best single goal, which falls short in some worlds with chance. A termination without
+        reward counts as a failure. If a rewarded state does not end the episode, the policy goes
+        there and stays, and a warning says so. Negative rewards are allowed if all steps without a
+        positive reward have the same one. Other negative rewards are refused.
 
-        :param reward: None for the rewards that the environment gave while the model learned. Else
-            a function of a batch of observations, or an array, that gives a number of at least 0
-            for each of ``model.goal_buffer.observations``
-        :param gamma: discount factor of the task, in (0, 1]. None: that of the model, the only one
-            for which what the network tells of distances is exact with chance
-        :param planned: whether to plan in the model of the world, and to take the network's actions
-            only where no way to a reward is known there. None: if that can be done, with
-            PlannedTargets
-        :return: an SB3 policy, independent of what the model learns from now on
+        :param reward: the rewards of the task: an array with a number of at least 0 for each of
+            ``model.goal_buffer.observations``, or a function that returns it for these
+            observations. None: the rewards that the environment gave while the model learned
+        :param gamma: discount factor of the task, in (0, 1]. None: that of the model. In worlds
+            with chance, the network's distances are exact only with this one
+        :param planned: whether to plan in the model of the world. Then the network acts only where
+            the plan knows no way to a reward. None: plan if targets are ``PlannedTargets`` and the
+            model knows transitions
+        :return: an SB3 policy, which does not change when the model learns
         :raises TypeError: if the goals are in the replay memory
         :raises ValueError: if no known observation is rewarded, an argument is out of its range, or
-            there is nothing to plan in
+            ``planned`` is True and cannot be done
         """
         if self.goals_in_replay:
             raise TypeError(
@@ -1030,7 +1043,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         )
 
     def dump_logs(self) -> None:
-        """Write a row of the log. Only here the loss is copied from the device."""
+        """Write a row of the log. The loss is copied from the device only here."""
         self._require_env()
         self._n_updates_logged = self._n_updates
         self.logger.record("rollout/exploration_rate", self.exploration_rate)
@@ -1059,18 +1072,19 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         progress_bar: bool = False,
     ) -> SelfManyGoalsDQN:
         """
-        Train the model. Episodes are goal episodes.
+        Train the model. All episodes in callbacks and in the log are goal episodes.
 
         :param total_timesteps: environment steps, of all environments together, at least 1. It may
             be a float such as ``3e6``
         :param callback: one or a list of SB3's callbacks, or a function of local and global
-            variables
-        :param log_interval: goal episodes between two rows of the log, or five times as many
-            updates, if they come first. One more row follows each plan. None: no log
+            variables. None: no callback
+        :param log_interval: a row of the log is written after so many goal episodes, or after five
+            times as many updates, if they come first. One more row follows each plan. None: no log
         :param tb_log_name: name of the run for TensorBoard
-        :param reset_num_timesteps: False to go on counting steps from the last training
-        :param progress_bar: whether to show a progress bar, which says what the plan knows. It
-            needs tqdm and rich
+        :param reset_num_timesteps: whether steps are counted from 0. False: the count goes on from
+            the last training
+        :param progress_bar: whether to show a progress bar, with the share of ways that the plan
+            knows. It needs tqdm and rich
         :return: the model
         :raises ValueError: if ``total_timesteps`` is below 1, the model has no environment, or an
             environment returns what is not finite or not of its space
@@ -1093,7 +1107,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         return self
 
     def _complete(self, fault: errors.Fault) -> None:
-        """Add to a fault of the environments which of them it was, and the time step."""
+        """Add the index of the environment and the time step to a fault of an environment."""
         assert self.env is not None
         sources = [id(tracker) for tracker in self._trackers]
         if fault.source in sources:
@@ -1120,11 +1134,14 @@ def _check_unsupported(optimize_memory_usage: bool, n_steps: int) -> None:
 
 def update_rhythm(updates_per_step: float, n_envs: int) -> tuple[int, int]:
     """
-    Return how often to make how many updates.
+    Convert a number of updates for each environment step to SB3's two arguments.
 
-    :param updates_per_step: updates for each environment step, of all environments together
+    :param updates_per_step: number of updates for each environment step, of all environments
+        together, from 1e-6 to 1000
     :param n_envs: number of environments
-    :return: SB3's ``train_freq``, in steps of the VecEnv, and ``gradient_steps``
+    :return: ``train_freq``, in steps of the VecEnv, and ``gradient_steps``, so that
+        ``gradient_steps / train_freq`` is nearly ``updates_per_step * n_envs``. If this is at least
+        1 / 64, ``train_freq`` is at most 64. Otherwise ``gradient_steps`` is 1
     :raises ValueError: if ``updates_per_step`` is out of its range
     """
     check_number("updates_per_step", updates_per_step, at_least=1e-6, at_most=1000)

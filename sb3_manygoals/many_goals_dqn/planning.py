@@ -15,10 +15,10 @@ from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.random_streams import Stream, generator
 from sb3_manygoals.world import WorldModel
 
-# Goals that are planned together: their values of some thousand states fit into a processor's
+# So many goals are planned together. Their values of some thousand states fit into a processor's
 # cache.
 _GOALS_AT_A_TIME = 32
-# Value iteration looks so often, in sweeps, whether values still change.
+# After every so many sweeps, value iteration checks whether values still change.
 _CHECK_EVERY = 4
 # Value iteration stops once no value changes by more than this share of the cost of a step.
 _TOLERANCE = 1e-3
@@ -26,31 +26,37 @@ _TOLERANCE = 1e-3
 
 class UsefulActions(NamedTuple):
     """
-    The k-th useful action of each state. States are sorted by their number of useful actions, so
-    only the first L of all S states have one.
+    The k-th useful action of each state that has at least k of them, for one number k.
+
+    The S states are sorted by their number of useful actions, most first. So the first L of them
+    have a k-th one.
     """
 
     actions: NDArray[np.int64]
-    """The actions, shape (L,)."""
+    """The k-th useful actions, int64, shape (L,)."""
     transitions: csr_array
     """
-    Probabilities of next states that do not terminate, shape (L, S). Columns are places in the
-    sorted order.
+    Probabilities of next states without a termination, float32, shape (L, S). Columns are places in
+    the sorted order.
     """
     terminal_transitions: csr_array
-    """Probabilities of next states that terminate, shape (L, S). Columns are ids of states."""
+    """
+    Probabilities of next states with a termination, float32, shape (L, S). Columns are ids of
+    states.
+    """
 
 
 class TransitionModel:
     """
     Transition probabilities of all (state, action) pairs that were tried.
 
-    Each outcome of a pair counts one less than it was seen, except the most frequent one: a plan
-    must not rely on luck seen once.
+    Each outcome of a pair counts one less than it was seen, except the most frequent one. So a plan
+    does not rely on luck that was seen once.
 
-    :param transitions: row ``state * A + action`` has the probability of each next state that does
-        not terminate, shape (S A, S)
-    :param terminal_transitions: likewise of each next state with which the environment terminates
+    :param transitions: probabilities of next states without a termination, float32, shape (S A, S).
+        The row of a state and an action is ``state * A + action``
+    :param terminal_transitions: probabilities of next states with which the environment terminates,
+        float32, shape (S A, S), with the same rows
     """
 
     def __init__(self, transitions: csr_array, terminal_transitions: csr_array) -> None:
@@ -67,9 +73,10 @@ class TransitionModel:
     @classmethod
     def of(cls, world: WorldModel) -> TransitionModel:
         """
-        Return the model of a world as it is known now.
+        Make the transition model of a world.
 
-        :param world: with S states
+        :param world: the model of the world, which has counts of S states and A actions
+        :return: a new transition model
         """
         n_states = len(world.identity)
         n_pairs = n_states * world.n_actions
@@ -97,8 +104,9 @@ class TransitionModel:
         Return the useful actions of all states. Actions that always led back to the same state are
         not useful.
 
-        :return: the states in order of their number of useful actions, most first; the place of
-            each state in this order; and their first, second, ... useful actions
+        :return: the states in the order of their number of useful actions, most first, shape (S,);
+            the place of each state in this order, shape (S,); and a list of the first, second, ...
+            useful actions
         """
         has_one_outcome = np.diff(self.transitions.indptr) == 1
         has_one_outcome &= np.diff(self.terminal_transitions.indptr) == 0
@@ -125,7 +133,7 @@ class TransitionModel:
         ascending = np.argsort(chances.data, kind="stable")
         rows = np.repeat(np.arange(chances.shape[0]), np.diff(chances.indptr))
         column = np.full(chances.shape[0], -1)
-        # Of several outcomes the last one is written, which is the most frequent.
+        # Later outcomes overwrite earlier ones, so the most frequent outcome remains.
         column[rows[ascending]] = chances.indices[ascending]
         rows = np.flatnonzero(column >= 0)
         ones = np.ones(len(rows), dtype=np.float32)
@@ -134,11 +142,14 @@ class TransitionModel:
 
     def arrivals(self) -> csr_array:
         """
-        Return a graph for breadth-first search backwards from goals. It has an edge to each state
-        from every state that the most frequent outcome of an action leads to.
+        Return a graph for breadth-first search backwards from goals.
 
-        :return: shape (S, S) if nothing terminates. Else (2 S, 2 S): a search from state s begins
-            in row S + s, which has the terminal transitions too, and goes on without them
+        If the most frequent outcome of an action leads from one state to another, the graph has an
+        edge from the second to the first.
+
+        :return: the graph, shape (S, S), if no such outcome terminates. Else it has shape
+            (2 S, 2 S): a search from state s begins in row S + s, which has terminal transitions
+            too, and goes on in the first S rows, which do not have them
         """
         likeliest = self.likeliest()
         edge_sets = [likeliest.transitions]
@@ -155,7 +166,11 @@ class TransitionModel:
         return together
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """Return the probabilities as plain arrays."""
+        """
+        Return the probabilities.
+
+        :return: a dictionary of plain data and arrays, which are not copied
+        """
         on = self.transitions
         terminal = self.terminal_transitions
         return {
@@ -167,9 +182,10 @@ class TransitionModel:
     @classmethod
     def from_checkpoint_state(cls, state: dict[str, Any]) -> TransitionModel:
         """
-        Return the model that was saved.
+        Make the transition model that was saved.
 
         :param state: what :meth:`get_checkpoint_state` returned
+        :return: a new transition model
         """
         names = ("transitions", "terminal_transitions")
         return cls(*(csr_array(tuple(state[name]), shape=state["shape"]) for name in names))
@@ -192,24 +208,26 @@ class AllGoalsPlan:
         \begin{cases} \text{goal_reward} & s' = g \\
         \text{step_reward} + \gamma V(s', g) & \text{otherwise} \end{cases}
 
-    This is the all-goals table of Kaelbling (1993), with every transition used again and again, as
-    in search on the replay buffer (Eysenbach et al. 2019). Actions that always led back to the same
-    state are left out, so V(g, g) does not follow the equation. Nothing uses it.
+    This is the all-goals table of Kaelbling (1993). Every transition is used again and again, as in
+    search on the replay buffer (Eysenbach et al. 2019). Actions that always led back to the same
+    state are left out, so V(g, g) does not follow the equation. Nothing uses V(g, g).
 
-    While they fit into ``max_bytes``, all goals are planned, from the values of the last plan on.
-    Beyond that, each plan is partial: it is for a sample of as many goals as fit, and
-    :meth:`exchange_goals` replaces some of them by others. Their values begin with the numbers of
-    steps that breadth-first search finds as if each action had its most frequent outcome. Sweeps
-    then account for chance. Without sweeps, the model has these outcomes only. Values begin with a
-    search, too, if the last plan and a larger one would not fit into ``max_bytes`` together.
+    If the values of all goals fit into ``max_bytes``, all goals are planned, and value iteration
+    begins with the values of the last plan. Otherwise a plan is partial: it is for a sample of as
+    many goals as fit, and :meth:`exchange_goals` replaces some of them by others. The values of a
+    partial plan begin with breadth-first search, which gives each action its most frequent outcome.
+    Sweeps of value iteration then account for chance. Without sweeps, the model has the most
+    frequent outcomes only. Values also begin with a search if the last plan and the next one would
+    not fit into ``max_bytes`` together.
 
-    :param gamma: discount factor
+    :param gamma: discount factor, in [0, 1)
     :param goal_reward: reward of a transition that reaches its goal
     :param step_reward: reward of every other transition
-    :param max_sweeps: greatest number of sweeps of value iteration. 0 for a model without chance
-    :param max_bytes: memory that values and actions may take, in bytes, those of the last plan
-        included while the next one is made
-    :param seed: seed of the samples of goals. None for other samples in every run
+    :param max_sweeps: greatest number of sweeps of value iteration. 0: each action has its most
+        frequent outcome only, and breadth-first search gives the values
+    :param max_bytes: memory that values and best actions may take, in bytes. While the next plan is
+        made, the values of the last one count too. The default is no limit
+    :param seed: seed of the samples of goals. None: other samples in every run
     """
 
     def __init__(
@@ -229,46 +247,47 @@ class AllGoalsPlan:
         self.unreachable_value = step_reward / (1.0 - gamma)
         """Value of a goal that is never reached."""
         self.step_cost = (1.0 - gamma) * goal_reward - step_reward
-        """By how much one step more lowers a value near the goal."""
+        """The difference that one more step makes to a value near the goal."""
         farthest = (goal_reward - self.unreachable_value) * np.exp(-3.0)
         self.least_value = self.unreachable_value + farthest
         """Value of a goal 3 / (1 - gamma) steps away. Smaller values count as unreachable."""
         self.goal_ids: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         """The goals that are planned, G of them."""
         self.values: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
-        """V of the states that were known at the last refresh and these goals, shape (S, G)."""
+        """V of the S states known at the last refresh, for the planned goals, shape (S, G)."""
         self.best: NDArray[np.signedinteger[Any]] = np.zeros((0, 0), dtype=np.int8)
-        """Their best actions, shape (S, G). -1 where no way to the goal is known."""
+        """The best actions, shape (S, G). -1 where no way to the goal is known."""
         self.model: TransitionModel | None = None
-        """The model that was planned in."""
-        # The states and columns of all goals known at the last refresh. Columns are -1 for goals
-        # that are not planned.
+        """The transition model of the last plan. None before the first plan."""
+        # The state and the column of each goal known at the last refresh. The column is -1 for
+        # goals that are not planned.
         self._state_of_goal: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._column_of_goal: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._rng = generator(seed, Stream.PLAN)
-        # The column of a partial plan whose goal is exchanged next.
+        # The next column of a partial plan in which the goal is exchanged.
         self._oldest_column = 0
         self._prepared: _Prepared | None = None
         self._sweeps_of_this_plan = max_sweeps
 
     @property
     def is_partial(self) -> bool:
-        """Whether there were more goals than fit when this was planned."""
+        """Whether there were more goals than fit at the last refresh."""
         return len(self.goal_ids) < len(self._column_of_goal)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that values and actions take now."""
+        """The number of bytes that planned values and best actions take now."""
         return self.values.nbytes + self.best.nbytes
 
     def refresh(self, world: WorldModel, goals: GoalBuffer, converge: bool = False) -> None:
         """
         Plan for the goals in a new model of the world.
 
-        :param world: as it is known now
+        :param world: the model of the world, which has the counts of transitions
         :param goals: the known goals
-        :param converge: whether to iterate to convergence. Use it when there is no earlier plan to
-            start from
+        :param converge: whether value iteration goes on until values converge, if the plan is not
+            partial. Use it when there is no earlier plan to start from. If False, there are at most
+            ``max_sweeps`` sweeps
         :raises MemoryError: if the values do not fit into the available memory
         """
         n_states = len(world.identity)
@@ -296,10 +315,10 @@ class AllGoalsPlan:
         self, n_states: int, n_goals: int, action_dtype: np.dtype[Any], start_from_last: bool
     ) -> bool:
         """
-        Make arrays for the values and actions of so many states and goals. Values of the last plan
-        stay in their places if this plan starts from them, unless both together are too large.
+        Make arrays for the values and actions of so many states and goals. If this plan starts from
+        the values of the last plan, they are copied, unless both together are too large.
 
-        :return: whether the values of the last plan were given up because they were too large
+        :return: whether the values of the last plan were dropped because both were too large
         """
         last_values = self.values
         n_pairs = n_states * n_goals
@@ -320,9 +339,9 @@ class AllGoalsPlan:
 
     def exchange_goals(self) -> int:
         """
-        Plan some other goals of a partial plan, in place of those that were planned longest ago.
+        Replace the goals of a partial plan that were planned longest ago by other goals.
 
-        :return: how many
+        :return: the number of goals that were replaced
         """
         begin = self._oldest_column
         others = np.flatnonzero(self._column_of_goal < 0)
@@ -341,13 +360,13 @@ class AllGoalsPlan:
         return _Prepared(*self.model.useful_actions(), self.model.arrivals() if search else None)
 
     def _sample(self, n: int, n_all: int) -> NDArray[np.int64]:
-        """Return n different numbers below another one, in order if they are all."""
+        """Return n different numbers below ``n_all``: all in order, or a random sample."""
         if n == n_all:
             return np.arange(n)
         return self._rng.choice(n_all, n, replace=False)
 
     def _plan_all(self) -> None:
-        """Plan all goals that have a column."""
+        """Compute values and best actions of all planned goals."""
         for begin in range(0, len(self.goal_ids), _GOALS_AT_A_TIME):
             self._plan(slice(begin, begin + _GOALS_AT_A_TIME))
 
@@ -376,7 +395,7 @@ class AllGoalsPlan:
         begin = 1
         end = 1 + int(np.searchsorted(found_from, 1))
         value = self.goal_reward
-        # Each round is for the states that are one step farther away than those of the last one.
+        # Each round sets the value of the states that are one step farther away than before.
         while begin < end:
             values[order[begin:end]] = value
             begin = end
@@ -390,11 +409,12 @@ class AllGoalsPlan:
         self, values: NDArray[np.float32], goal_states: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """
-        Change the values of some goals in place.
+        Iterate the values of some goals in place.
 
-        :param values: of all states in the order of their useful actions, and these goals
-        :param goal_states: the states that the goals are
-        :return: the best actions, in the same order
+        :param values: values of all states, in the order of useful actions, for these G goals,
+            shape (S, G)
+        :param goal_states: ids of the goals' states, shape (G,)
+        :return: the best actions, in the same order, shape (S, G)
         """
         assert self._prepared is not None
         useful = self._prepared.useful
@@ -412,7 +432,7 @@ class AllGoalsPlan:
             return found if terminal is None else found + terminal
 
         n_first = len(useful[0].actions)
-        # In the other states no action is useful.
+        # The states after these have no useful action.
         values[n_first:] = self.unreachable_value
         returns = self._returns(values, achieved)
         for sweep in range(1, self._sweeps_of_this_plan + 1):
@@ -445,8 +465,8 @@ class AllGoalsPlan:
         """
         Return the return of a transition into each state for each goal.
 
-        :param values: of the states for the goals
-        :param achieved: index of the pairs of a goal and the state that it is
+        :param values: values of states for goals, shape (n, G)
+        :param achieved: index of the pairs in which the state is the goal
         """
         returns: NDArray[np.float32] = self.gamma * values
         returns += self.step_reward
@@ -457,8 +477,10 @@ class AllGoalsPlan:
         self, terminal: csr_array, goal_states: NDArray[np.int64]
     ) -> NDArray[np.float32] | None:
         """
-        Return the part of action values that comes from terminal transitions, after which no other
-        goal is ever reached. None if there are none.
+        Return the part of action values that comes from terminal transitions. Such a transition
+        reaches the goal that its next state is. After it, no other goal is ever reached.
+
+        :return: the part, shape (L, G). None if there are no terminal transitions
         """
         if terminal.nnz == 0:
             return None
@@ -472,12 +494,12 @@ class AllGoalsPlan:
         self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """
-        Return the values of all A actions for pairs of state and goal.
+        Return the values of all A actions for all pairs of states and goals.
 
-        :param states: ids of S states, -1 for unknown ones
-        :param goal_ids: ids of G goals, -1 for unknown ones
-        :return: shape (S, G, A). NaN for actions that were not tried, and for values below
-            ``least_value``
+        :param states: ids of n states, -1 for unknown ones, int64, shape (n,)
+        :param goal_ids: ids of m goals, -1 for unknown ones, int64, shape (m,)
+        :return: values, float32, shape (n, m, A). NaN for actions that were not tried, for unknown
+            states, for goals that are not planned, and for values below ``least_value``
         """
         model = self.model
         assert model is not None, "nothing is planned yet"
@@ -505,11 +527,11 @@ class AllGoalsPlan:
         self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """
-        Return the best actions.
+        Return the best action in each of n states, each with a goal of its own.
 
         :param states: ids of states, -1 for unknown ones, shape (n,)
-        :param goal_ids: the goal of each, -1 for unknown ones, shape (n,)
-        :return: actions, -1 where no way was known when this was planned, shape (n,)
+        :param goal_ids: the goal of each state, -1 for unknown ones, shape (n,)
+        :return: actions, shape (n,). -1 where the plan knows no way to the goal
         """
         columns = self.columns_of(goal_ids)
         is_planned = (states >= 0) & (states < len(self.best)) & (columns >= 0)
@@ -519,9 +541,10 @@ class AllGoalsPlan:
 
     def states_of(self, goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """
-        Return the states that goals are.
+        Return the state ids of goals.
 
-        :param goal_ids: ids of goals that were known at the last refresh
+        :param goal_ids: ids of goals that were known at the last refresh, of any shape
+        :return: ids of states, of the same shape
         """
         return self._state_of_goal[goal_ids]
 
@@ -538,11 +561,16 @@ class AllGoalsPlan:
         return columns
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """Return the plan as plain data and arrays that are in use: write it at once."""
+        """
+        Return the plan.
+
+        :return: a dictionary of plain data and arrays. Arrays are not copied, so write it before
+            training goes on
+        """
         saved = {name: getattr(self, name) for name in _IN_CHECKPOINTS}
         saved["rng"] = copy.deepcopy(self._rng.bit_generator.state)
         if self.max_sweeps == 0:
-            # These may be gigabytes, and the model gives them again to the last bit.
+            # These may be gigabytes, and they can be computed from the model to the last bit.
             saved["values"] = self.values[:0]
             saved["best"] = self.best[:0]
         saved["model"] = None if self.model is None else self.model.get_checkpoint_state()
@@ -551,7 +579,7 @@ class AllGoalsPlan:
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
-        Replace the plan.
+        Replace the plan by a saved one.
 
         :param state: what :meth:`get_checkpoint_state` returned
         """

@@ -39,19 +39,19 @@ GoalSampling = Literal["uniform", "batch", "behavior"]
 
 # Memory for a plan by default, in bytes.
 _DEFAULT_PLAN_BYTES = 2**30
-# After this share of training nothing is planned again, so that the network has time to learn it.
+# The last plan is made at this share of training, so that the network has time to learn it.
 _LAST_PLAN = 0.7
-# If the last plan knows a way for less than this share of pairs, it is worth a warning.
+# If the last plan knows a way for less than this share of pairs, training warns.
 _FEW_WAYS = 0.5
-# Pairs of so many states are counted at a time, as there may be a billion pairs.
+# Pairs of so many states are counted at a time, because there may be a billion pairs.
 _STATES_AT_A_TIME = 1_000
-# Of the loss of a state that was sampled on the way to a goal, this share is that of its own goal.
+# If a state was sampled on the way to a goal, this share of its weights is that of this goal.
 _WEIGHT_OF_OWN_GOAL = 0.5
 # Temperature of the loss of the best actions, in steps.
 _TEMPERATURE = 0.5
-# An action counts as best if its value is less than the best one by at most this share of what a
-# step costs near the goal, and by at most this share of what a step costs in the state itself.
-# Costs are lower far away from the goal.
+# An action counts as one of the best if its value is close to the best one. The difference must be
+# at most the first share of what a step costs near the goal, and at most the second share of what
+# a step costs in the state itself. Steps cost less far away from the goal.
 _TIE_NEAR_GOAL = 0.2
 _TIE_IN_STATE = 0.5
 
@@ -66,13 +66,13 @@ class UpdateBatch(NamedTuple):
     goal_ids: th.Tensor
     """Ids of the goals, -1 for unknown ones, shape (G,)."""
     samples: ManyGoalsSamples | None = None
-    """The S transitions that begin in the states, if there are any."""
+    """The S transitions that begin in the states. None if targets do not read transitions."""
     state_ids: th.Tensor | None = None
-    """Ids of the states, shape (S,), if they are known."""
+    """Ids of the states, shape (S,). None if targets do not need them."""
     goal_of_state: th.Tensor | None = None
     """
-    If each state was sampled on the way to one of the goals, the place of that goal among them,
-    shape (S,).
+    The place, among the G goals, of the goal on the way to which each state was sampled, shape
+    (S,). None if states were not sampled so.
     """
 
 
@@ -92,11 +92,11 @@ class TargetContext:
     target_update_interval: int = 250
     """Environment steps between two updates of the target network."""
     seed: int | None = None
-    """Seed of what targets draw by themselves. None: other random numbers in every run."""
+    """Seed of random numbers that targets draw. None: other random numbers in every run."""
 
     @property
     def rewards(self) -> tuple[float, float, float]:
-        """Discount, ``goal_reward`` and ``step_reward``, as the losses take them."""
+        """``gamma``, ``goal_reward`` and ``step_reward``, in the order of the losses' arguments."""
         return self.gamma, self.goal_reward, self.step_reward
 
 
@@ -105,15 +105,15 @@ class Targets(ABC):
     Samples the data of updates and computes their losses. A subclass can be given to ManyGoalsDQN
     as ``target_class``. Its arguments, without the context, are ``target_kwargs``.
 
-    :param context: the parts of the ManyGoalsDQN
+    :param context: the parts of the ManyGoalsDQN that targets use
     """
 
     initial_value: float
-    """The value to which all pairs are initialized."""
+    """The network's values of all states, actions and goals begin near this number."""
     uses_target_network: ClassVar[bool] = True
-    """Whether it reads and updates ``policy.q_net_target``. If not, there is none."""
+    """Whether targets read and update ``policy.q_net_target``. If not, it is None."""
     uses_replay_buffer: ClassVar[bool] = True
-    """Whether it reads transitions. If not, none are stored."""
+    """Whether targets read transitions. If not, none are stored."""
 
     def __init__(self, context: TargetContext) -> None:
         self.context = context
@@ -128,6 +128,7 @@ class Targets(ABC):
         :param batch_size: number of states, S
         :param goal_batch_size: number of goals, G
         :param rng: random generator
+        :return: the data, on the policy's device
         """
 
     @abstractmethod
@@ -146,21 +147,22 @@ class Targets(ABC):
 
         :param batch: data of the update
         :param target_values: what :meth:`target_values` returned
-        :return: shape (G,)
+        :return: losses, shape (G,)
         """
 
     def before_updates(self, progress: float) -> None:  # noqa: B027 - need not be overridden
         """
-        Prepare the updates that follow a rollout.
+        Prepare the updates that follow a rollout. By default nothing is done.
 
         :param progress: share of training that is done, from 0 to 1
         """
 
     def after_step(self, num_timesteps: int, n_envs: int) -> None:  # noqa: B027
         """
-        Take note of a step of the environments, once learning has started.
+        Do what is due after a step of the environments, once learning has started. By default
+        nothing is done.
 
-        :param num_timesteps: steps so far, of all environments together
+        :param num_timesteps: number of steps so far, of all environments together
         :param n_envs: number of environments
         """
 
@@ -169,6 +171,7 @@ class Targets(ABC):
         Return the share of goal episodes that explore, for targets that act.
 
         :param progress_remaining: share of training that is left, from 1 to 0
+        :return: the share, from 0 to 1; 0.0 for targets that do not act
         """
         return 0.0
 
@@ -185,44 +188,54 @@ class Targets(ABC):
 
         :param state_ids: the states that the environments show, -1 for unknown ones, shape (n,)
         :param goal_ids: the goal of each environment, -1 for unknown ones, shape (n,)
-        :param explores: which environments explore, shape (n,)
+        :param explores: whether each environment explores, shape (n,)
         :param rng: random generator
-        :param action_masks: actions allowed, shape (n, A). None: all
-        :return: actions, shape (n,). None to act epsilon-greedily by the network
+        :param action_masks: whether each action is allowed, shape (n, A). None: all are
+        :return: actions, shape (n,). None if the learner shall act epsilon-greedily by the network
         """
         return None
 
     def describe(self) -> dict[str, float]:
-        """Return numbers for the log, by their names there."""
+        """
+        Return numbers for the log.
+
+        :return: the numbers by their names in the log
+        """
         return {}
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """Return plain data and arrays that may be in use: write them at once."""
+        """
+        Return the state of the targets.
+
+        :return: a dictionary of plain data and arrays. Arrays need not be copies, so write it
+            before training goes on
+        """
         return {}
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:  # noqa: B027
         """
-        Restore what :meth:`get_checkpoint_state` returned.
+        Restore a saved state.
 
-        :param state: what it returned
+        :param state: what :meth:`get_checkpoint_state` returned
         """
 
 
 class TDTargets(Targets):
     """
     The paper's one-step targets of a target network, see
-    :func:`~sb3_manygoals.losses.pairwise_td_targets`. The target network is updated as ``tau`` and
-    ``target_update_interval`` of the ManyGoalsDQN say.
+    :func:`~sb3_manygoals.losses.pairwise_td_targets`. ``tau`` and ``target_update_interval`` of the
+    ManyGoalsDQN determine how the target network is updated.
 
-    :param context: the parts of the ManyGoalsDQN
+    :param context: the parts of the ManyGoalsDQN that targets use
     :param goal_sampling: the goals of an update. "uniform": drawn from the known goals, as in the
         paper. "batch": the distinct next observations of the sampled transitions, filled up with
-        uniform ones. "behavior", the paper's on-policy baseline: each transition teaches only the
-        goal that was pursued when it was made
-    :param initial_value: the value to which all pairs are initialized. None: with the distance
-        head the value of a goal reached, because it cannot learn greater ones; else the value of a
-        goal never reached, ``step_reward / (1 - gamma)``, to which all values would sink first if
-        few goals are reached in an update
+        goals that are drawn uniformly. "behavior", the paper's on-policy baseline: each transition
+        teaches only the goal that was pursued when it was made
+    :param initial_value: the number near which the network's values begin. None: with the distance
+        head it is the value of a goal reached, because this head hardly learns greater ones. With
+        the bilinear head it is the value of a goal that is never reached,
+        ``step_reward / (1 - gamma)``. Values would first sink to it if few goals are reached in an
+        update
     :raises ValueError: if an argument is out of its range
     """
 
@@ -249,7 +262,7 @@ class TDTargets(Targets):
         """
         Update the target network, if it is due.
 
-        :param num_timesteps: steps so far, of all environments together
+        :param num_timesteps: number of steps so far, of all environments together
         :param n_envs: number of environments
         """
         interval = self.context.target_update_interval
@@ -276,8 +289,10 @@ class TDTargets(Targets):
         Sample transitions, and goals as ``goal_sampling`` says.
 
         :param batch_size: number of transitions, S
-        :param goal_batch_size: number of goals, G. With ``goal_sampling="behavior"`` it is S
-        :param rng: random generator
+        :param goal_batch_size: number of goals, G. With ``goal_sampling="behavior"`` it is not
+            used, and there are S goals
+        :param rng: random generator, for the goals. The replay memory draws the transitions
+        :return: the data, with the transitions, on the policy's device
         """
         goal_buffer = self.context.goal_buffer
         device = self.context.policy.device
@@ -300,8 +315,8 @@ class TDTargets(Targets):
         Return the targets of the taken actions.
 
         :param batch: data of the update
-        :return: shape (S, G). With ``goal_sampling="behavior"`` (S, 1), of each transition for its
-            own goal
+        :return: targets, shape (S, G). With ``goal_sampling="behavior"`` the shape is (S, 1): each
+            transition has a target for its own goal only
         """
         samples = batch.samples
         assert samples is not None
@@ -326,15 +341,15 @@ class TDTargets(Targets):
         Return the paper's L(g) of each goal.
 
         :param batch: data of the update
-        :param target_values: targets of the taken actions
-        :return: shape (G,)
+        :param target_values: targets of the taken actions, from :meth:`target_values`
+        :return: losses, shape (G,)
         """
         samples = batch.samples
         assert samples is not None
         net = self.context.policy.q_net
         if self.goal_sampling == "behavior":
             q = net(batch.observations, batch.goals).gather(1, samples.actions[:, None])
-            # Like S goals with one transition each. Unknown goals are left out of the mean.
+            # These are S goals with one transition each. Unknown goals are left out of the mean.
             known = batch.goal_ids != UNKNOWN
             weights = known * (len(known) / known.sum().clamp(min=1))
             return pairwise_td_loss(q.T, target_values.T) * weights
@@ -345,23 +360,25 @@ class TDTargets(Targets):
 class PlannedTargets(Targets):
     """
     Values from value iteration in a model of the world
-    (:class:`~sb3_manygoals.many_goals_dqn.planning.AllGoalsPlan`), for worlds whose observations
+    (:class:`~sb3_manygoals.many_goals_dqn.planning.AllGoalsPlan`), for worlds in which observations
     recur. The network learns the values of all actions, and which of them are best, in states drawn
     uniformly.
 
-    In large worlds random states are rarely near enough to a goal to teach much. If the plan is
-    partial or without chance, states are sampled on the ways to its goals
-    (:class:`~sb3_manygoals.many_goals_dqn.goal_directed_sampler.GoalDirectedSampler`), and half of
-    the weight is that of each state with the goal that it is on the way to.
+    In large worlds random states are rarely near enough to a goal to teach much. So states are
+    sampled on the ways to planned goals
+    (:class:`~sb3_manygoals.many_goals_dqn.goal_directed_sampler.GoalDirectedSampler`), if the plan
+    is partial or ``max_sweeps`` is 0. Then half of the weights of a state go to the goal on the way
+    to which it was sampled.
 
-    Errors are measured in steps. Near its goal, a step costs ``(1 - gamma) goal_reward -
-    step_reward``. During training, behavior follows the plan. Goal episodes that explore follow the
-    visit counts (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`).
+    Errors of values are measured in steps, by what a step costs near the goal:
+    ``(1 - gamma) goal_reward - step_reward``. During training, behavior follows the plan. Goal
+    episodes that explore follow the visit counts
+    (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`).
 
-    :param context: the parts of the ManyGoalsDQN
-    :param max_plan_bytes: memory for the plan, five bytes a pair of state and goal. None: 1 GiB, or
-        half of the available memory, if that is less. If not all goals fit, the plan is for a
-        sample of them
+    :param context: the parts of the ManyGoalsDQN that targets use
+    :param max_plan_bytes: memory for the plan, in bytes. A pair of state and goal takes five. None:
+        1 GiB, or half of the available memory, if that is less. If not all goals fit, the plan is
+        for a sample of them
     :param exploring_episodes: share of goal episodes that explore, or a function of the share of
         training that is left, from 1 to 0. None: it falls linearly from 1.0 to 0.1 over the first
         half of training
@@ -372,15 +389,15 @@ class PlannedTargets(Targets):
     uses_replay_buffer = False
 
     growth: ClassVar[float] = 1.5
-    """The world is planned in again when the transitions met have grown by this factor."""
+    """The next plan is made when the number of transitions has grown by this factor."""
     max_sweeps: ClassVar[int] = 100
     """Greatest number of sweeps of value iteration. The first plan iterates to convergence."""
     fresh_goals: ClassVar[float] = 0.25
-    """How many goals of a partial plan are exchanged for each update."""
+    """The number of goals of a partial plan that are exchanged for each update, on average."""
     near_decay: ClassVar[float] = 0.75
-    """Of :func:`~sb3_manygoals.losses.near_weights`. 1.0 for equal weights."""
+    """``decay`` of :func:`~sb3_manygoals.losses.near_weights`. 1.0 for equal weights."""
     near_floor: ClassVar[float] = 0.02
-    """Of :func:`~sb3_manygoals.losses.near_weights`."""
+    """``floor`` of :func:`~sb3_manygoals.losses.near_weights`."""
     best_weight: ClassVar[float] = 50.0
     """Weight of :func:`~sb3_manygoals.losses.best_action_loss`, relative to errors of values."""
 
@@ -397,7 +414,7 @@ class PlannedTargets(Targets):
                 "how far a goal is, only whether one step reaches it. target_class=TDTargets takes "
                 "0"
             )
-        # The value of a goal reached, so that distances grow from 0.
+        # This is the value of a goal reached, so distances grow from 0.
         self.initial_value = context.goal_reward
         if max_plan_bytes is None:
             max_plan_bytes = max(min(_DEFAULT_PLAN_BYTES, share_of_memory(0.5)), 1)
@@ -423,12 +440,12 @@ class PlannedTargets(Targets):
         self.sampler = GoalDirectedSampler(self.plan)
         self.exploration = CountBonus(int(context.policy.action_space.n))
         self.planned_at: int | None = None
-        """The number of transitions that the last plan was made of."""
+        """The number of transitions when the last plan was made. None before the first plan."""
         self.known_ways = 0.0
         """The share of pairs of observation and goal between which the last plan knew a way."""
-        # Goals that are to be exchanged, a fraction of one included.
+        # The number of goals that are due to be exchanged, which may be a fraction.
         self._goals_to_exchange = 0.0
-        # The round of the last plan, see _round_of.
+        # The round in which the last plan was made, see _round_of.
         self._round: int | None = None
 
     def exploring_share(self, progress_remaining: float) -> float:
@@ -436,19 +453,21 @@ class PlannedTargets(Targets):
         Return the share of goal episodes that explore.
 
         :param progress_remaining: share of training that is left, from 1 to 0
+        :return: the share, from 0 to 1
         """
         return self.exploring_episodes(progress_remaining)
 
     def _round_of(self, progress: float) -> int:
-        """Return which plan training should go by, counted from the last one, 0, downwards."""
+        """Return the number of the plan that is due now: 0 for the last one, negative before."""
         rounds = math.log(max(progress, 1e-12) / _LAST_PLAN) / math.log(self.growth)
         return min(0, math.floor(rounds))
 
     def is_plan_due(self, progress: float) -> bool:
         """
-        Return whether the next updates begin with a plan.
+        Return whether a plan is to be made before the next updates.
 
         :param progress: share of training that is done, from 0 to 1
+        :return: whether a plan is due
         """
         if self._round_of(progress) != self._round:
             return True
@@ -459,10 +478,14 @@ class PlannedTargets(Targets):
 
     def before_updates(self, progress: float) -> None:
         """
-        Plan, if it is due. The last plan is made at 70% of training, so that the network has time
-        to learn it.
+        Make a plan, if one is due (:meth:`is_plan_due`). The last plan is made at 70% of training,
+        so that the network has time to learn it.
+
+        Warnings say so if not all goals fit into ``max_plan_bytes``, and if the last plan knows few
+        ways.
 
         :param progress: share of training that is done, from 0 to 1
+        :raises MemoryError: if the plan does not fit into the available memory
         """
         if not self.is_plan_due(progress):
             return
@@ -490,12 +513,16 @@ class PlannedTargets(Targets):
         self, batch_size: int, goal_batch_size: int, rng: np.random.Generator
     ) -> UpdateBatch:
         """
-        Sample planned goals uniformly; and states in which an action was tried, uniformly or on the
-        ways to these goals.
+        Sample goals, and states in which an action was tried.
+
+        By default, known goals and states are both drawn uniformly. If the plan is partial or
+        ``max_sweeps`` is 0, planned goals are drawn without replacement, and states are sampled on
+        the ways to them.
 
         :param batch_size: number of states, S
-        :param goal_batch_size: number of goals, G. A partial plan may have fewer
+        :param goal_batch_size: number of goals, G. If fewer are planned, G is their number
         :param rng: random generator
+        :return: the data, without transitions, on the policy's device
         """
         goal_of_state = None
         if self.plan.is_partial or self.max_sweeps == 0:
@@ -525,7 +552,7 @@ class PlannedTargets(Targets):
         )
 
     def _exchange_goals(self) -> None:
-        """Exchange goals of a partial plan, as many as are due for an update."""
+        """Exchange as many goals of a partial plan as are due for one update."""
         if self.plan.is_partial:
             self._goals_to_exchange += self.fresh_goals
         while self._goals_to_exchange >= 1.0:
@@ -536,7 +563,7 @@ class PlannedTargets(Targets):
         Return the planned values of all actions.
 
         :param batch: data of the update
-        :return: shape (S, G, A). NaN where the plan knows no value
+        :return: values, float32, shape (S, G, A). NaN where the plan knows no value
         """
         assert batch.state_ids is not None
         state_ids = batch.state_ids.cpu().numpy()
@@ -545,11 +572,12 @@ class PlannedTargets(Targets):
 
     def losses(self, batch: UpdateBatch, target_values: th.Tensor) -> th.Tensor:
         """
-        Return the loss of each goal: errors of values in steps, and the loss of the best actions.
+        Return the loss of each goal. It is the sum of two weighted losses: the squared error of
+        values, in steps, and that of :func:`~sb3_manygoals.losses.best_action_loss`.
 
         :param batch: data of the update
-        :param target_values: planned values of all actions
-        :return: shape (G,)
+        :param target_values: planned values of all actions, from :meth:`target_values`
+        :return: losses, shape (G,)
         """
         net = self.context.policy.q_net
         q = net.pairwise(*net.embed(batch.observations, batch.goals))
@@ -573,8 +601,8 @@ class PlannedTargets(Targets):
         Return the weights of pairs of state and goal, shape (S, G).
 
         :param batch: data of the update
-        :param is_known: which pairs the plan knows
-        :param best: their planned values
+        :param is_known: whether the plan knows a value for each pair, shape (S, G)
+        :param best: the planned value of each pair, shape (S, G)
         """
         weights = is_known.float()
         if self.near_decay < 1.0:
@@ -596,15 +624,16 @@ class PlannedTargets(Targets):
         action_masks: NDArray[np.bool_] | None,
     ) -> NDArray[np.int64] | None:
         """
-        Return the plan's best actions; by visit counts for environments that explore, or whose way
-        the plan does not know.
+        Return the plan's best actions. Some environments get actions that explore by visit counts
+        instead: those that explore, those for which the plan knows no way, and those in which a
+        mask forbids the best action.
 
         :param state_ids: the states that the environments show, -1 for unknown ones, shape (n,)
         :param goal_ids: the goal of each environment, -1 for unknown ones, shape (n,)
-        :param explores: which environments explore, shape (n,)
+        :param explores: whether each environment explores, shape (n,)
         :param rng: random generator
-        :param action_masks: actions allowed, shape (n, A). None: all
-        :return: actions, shape (n,)
+        :param action_masks: whether each action is allowed, shape (n, A). None: all are
+        :return: actions, int64, shape (n,)
         """
         actions = self.plan.best_actions(state_ids, goal_ids)
         by_counts = explores | (actions < 0)
@@ -619,21 +648,31 @@ class PlannedTargets(Targets):
 
     def after_step(self, num_timesteps: int, n_envs: int) -> None:
         """
-        Compute the values of exploration again, if it is due.
+        Compute the values of exploration again, if they are due.
 
-        :param num_timesteps: steps so far, of all environments together
+        :param num_timesteps: number of steps so far, of all environments together
         :param n_envs: number of environments
         """
         self.exploration.refresh(self.context.world, n_envs)
 
     def describe(self) -> dict[str, float]:
-        """Return how many goals are planned, and the share of ways that the last plan knew."""
+        """
+        Return numbers about the last plan, for the log.
+
+        :return: ``"plan/goals"``, the number of planned goals, and ``"plan/known_ways"``, the share
+            of pairs of observation and goal for which it knew a way. Empty before the first plan
+        """
         if self.planned_at is None:
             return {}
         return {"plan/goals": len(self.plan.goal_ids), "plan/known_ways": self.known_ways}
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """Return plain data and arrays that are in use: write them at once."""
+        """
+        Return the state of plan, sampler and exploration.
+
+        :return: a dictionary of plain data and arrays. Arrays are not copied, so write it before
+            training goes on
+        """
         return {
             "plan": self.plan.get_checkpoint_state(),
             "sampler": self.sampler.get_checkpoint_state(),
@@ -646,9 +685,9 @@ class PlannedTargets(Targets):
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
-        Restore what :meth:`get_checkpoint_state` returned.
+        Restore a saved state.
 
-        :param state: what it returned
+        :param state: what :meth:`get_checkpoint_state` returned
         """
         self.plan.set_checkpoint_state(state["plan"])
         self.sampler.set_checkpoint_state(state["sampler"])
@@ -661,14 +700,14 @@ class PlannedTargets(Targets):
 
 class LargeWorldTargets(PlannedTargets):
     """
-    :class:`PlannedTargets` for worlds of more than some ten thousand states that have little
-    chance, see :func:`~sb3_manygoals.large_world`. Plans are without chance: each action has its
-    most frequent outcome.
+    :class:`PlannedTargets` for worlds of more than some ten thousand states with little chance, see
+    :func:`~sb3_manygoals.large_world`. Plans are without chance: each action has its most frequent
+    outcome.
 
-    :param context: the parts of the ManyGoalsDQN
-    :param max_plan_bytes: memory for the plan, five bytes a pair of state and goal. None: 1 GiB, or
-        half of the available memory, if that is less. If not all goals fit, the plan is for a
-        sample of them
+    :param context: the parts of the ManyGoalsDQN that targets use
+    :param max_plan_bytes: memory for the plan, in bytes. A pair of state and goal takes five. None:
+        1 GiB, or half of the available memory, if that is less. If not all goals fit, the plan is
+        for a sample of them
     :param exploring_episodes: share of goal episodes that explore, or a function of the share of
         training that is left, from 1 to 0. None: it falls linearly from 1.0 to 0.1 over the first
         half of training
@@ -682,7 +721,7 @@ class LargeWorldTargets(PlannedTargets):
 
 
 def _known_share(best: NDArray[np.signedinteger[Any]]) -> float:
-    """Return the share of best actions that are known."""
+    """Return the share of pairs of state and goal for which a best action is known."""
     parts = range(0, len(best), _STATES_AT_A_TIME)
     counts = [np.count_nonzero(best[row : row + _STATES_AT_A_TIME] >= 0) for row in parts]
     n_known = int(np.sum(counts))
