@@ -2,7 +2,7 @@
 Errors that stop training and name what caused them.
 
 They are raised before a learner stores wrong data of an environment or learns from it, and before
-it steps on a loss that is not finite.
+its optimizer makes a step with a loss that is not finite.
 """
 
 import math

@@ -82,8 +82,8 @@ class GymnasiumVecEnv(VecEnv):
 
     def reset(self) -> VecEnvObs:
         """
-        Reset all environments, with the seeds and options that :meth:`seed` and :meth:`set_options`
-        were given.
+        Reset all environments, with the seeds and options that ``seed`` and ``set_options`` were
+        given.
 
         :return: the first observations of all environments, (N, ...)
         :raises ValueError: if the options are not the same for all environments

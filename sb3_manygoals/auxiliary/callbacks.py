@@ -42,7 +42,8 @@ Update = Literal["two_steps", "joint"]
 _MEASURED_EVERY = 50
 # After so many steps of A2C's optimizer without an auxiliary update, training warns.
 _PATIENCE = 200
-# In a training of fewer steps, of all environments together, no update is expected.
+# A training of fewer steps, of all environments together, need not make an update: its end does not
+# warn.
 _A_TRIAL = 500
 
 
@@ -71,9 +72,9 @@ class AuxiliaryCallback(BaseCallback):
 
     The second gradient is that of the loss without beta, at the parameters after the first step. It
     is clipped by its own norm. A second optimizer takes the second step. It has the class and the
-    arguments of the policy's optimizer, but its own moments. Its step size is the policy's current
-    one times beta, so it follows the same schedule. So beta scales a step. Callbacks in a list take
-    their steps one after the other.
+    arguments of the policy's optimizer, but its own moments. Its step size is beta times the
+    policy's current one, which follows the schedule. So beta scales a step. Callbacks in a list
+    take their steps one after the other.
 
     Both ways clip to A2C's ``max_grad_norm``. With a weight of 0 nothing is computed, and A2C is
     SB3's to the last bit.

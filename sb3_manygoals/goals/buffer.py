@@ -204,7 +204,7 @@ class GoalBuffer:
         return goal_ids
 
     def _warn_if_no_room(self, observations: NDArray[Any]) -> None:
-        """Warn if one of these observations is not held out: only room was missing for it."""
+        """Warn if one of these observations is not held out. Then there was no room for it."""
         if self.is_held_out(observations).all():
             return
         self._warned_that_full = True
