@@ -69,11 +69,7 @@ class GoalBuffer:
         self.capacity = check_count("capacity", capacity, of="goals")
         self._is_discrete = not isinstance(observation_space, spaces.Box)
         self._warned_that_full = False
-        check_memory(
-            f"a goal buffer of capacity {self.capacity}",
-            {"goals": self.capacity * self._size_of_goal},
-            "choose a smaller capacity",
-        )
+        self._check_capacity(self.capacity)
         self._held_out = ExactStates(observation_space, 1)
         self.states = ExactStates(observation_space, self.capacity)
         """The states that were met, held-out ones too."""
@@ -83,6 +79,14 @@ class GoalBuffer:
             self._held_out.add(held_out)
             self.states = ExactStates(observation_space, self.capacity + len(self._held_out))
         self._forget_goals()
+
+    def _check_capacity(self, capacity: int) -> None:
+        """Raise a MemoryError if so many goals do not fit into the available memory."""
+        check_memory(
+            f"a goal buffer of capacity {capacity}",
+            {"goals": capacity * self._size_of_goal},
+            "choose a smaller capacity",
+        )
 
     @property
     def _size_of_goal(self) -> int:
@@ -499,8 +503,11 @@ class GoalBuffer:
         :param held_out: observations that must never become goals, shape
             ``(m, *observation_space.shape)``
         :param capacity: greatest number of goals
-        :raises ValueError: if the states are not distinct, or something does not fit
+        :raises ValueError: if the states are not distinct, or something does not fit. Then nothing
+            has changed
+        :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
         """
+        self._check_capacity(capacity)
         observed = {
             "capacity": capacity + len(held_out),
             "observations": states,
@@ -521,6 +528,9 @@ class GoalBuffer:
         self.check(held_out, "what is held out")
         if len(state_ids) > capacity:
             raise CheckpointError(f"there are {len(state_ids)} goals, of at most {capacity}")
+        n_states = len(states["observations"])
+        if not np.isin(state_ids, np.arange(n_states)).all():
+            raise CheckpointError(f"the goals must be among the {n_states} states")
         try:
             self.states.set_checkpoint_state(states)
         except ValueError as error:

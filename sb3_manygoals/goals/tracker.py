@@ -186,8 +186,8 @@ class GoalTracker:
     @property
     def goal_buffer(self) -> GoalBuffer:
         """
-        The known goals. Setting another goal buffer, for the same observation space, forgets what
-        was learned about single goals, and the starts.
+        The known goals. Setting another goal buffer, for the same observation space, makes a new
+        selector and forgets the starts.
         """
         return self._goal_buffer
 
@@ -195,6 +195,8 @@ class GoalTracker:
     def goal_buffer(self, goal_buffer: GoalBuffer) -> None:
         if goal_buffer is not self._goal_buffer:
             self._goal_buffer = goal_buffer
+            # The selector that there was may be another model's, whose goals have not changed.
+            self.selector = self.make_selector()
             self.forget_ids()
         self.desired_ids = goal_buffer.ids(self.desired_goals)
 
@@ -339,6 +341,19 @@ class GoalTracker:
         self.starts.observe(current_ids[was_reset])
         self.world_steps[rows[was_reset]] = 0
         self.n_moves += 1
+
+    def go_on(self, observations: NDArray[Any], goal_ids: NDArray[np.int64]) -> None:
+        """
+        Begin the next episode in every environment where the last one ended.
+
+        :param observations: what the environments show, shape
+            ``(n_envs, *observation_space.shape)``
+        :param goal_ids: the goals that they showed when the last episode ended, shape ``(n_envs,)``
+        """
+        if (self.state_ids == UNKNOWN).any():
+            # Another goal buffer may have been set since.
+            self.state_ids, goal_ids = self.goal_buffer.look_up(observations)
+        self.start(np.arange(self.n_envs), goal_ids, world_was_reset=False)
 
     def restart(
         self,

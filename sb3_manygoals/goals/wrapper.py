@@ -151,7 +151,7 @@ class GoalBufferWrapper(
         self._going_on = None
         if going_on is not None and seed is None and not options:
             observation, info, goal_id = going_on
-            self.goal_tracker.start(np.array([0]), np.array([goal_id]), world_was_reset=False)
+            self.goal_tracker.go_on(observation[None], np.array([goal_id]))
         else:
             observation, info = self._reset_world(seed, dict(options or {}))
         info = {**info, "desired_goal_id": int(self.goal_tracker.desired_ids[0])}

@@ -17,7 +17,13 @@ from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule, TrainFreq
+from stable_baselines3.common.type_aliases import (
+    GymEnv,
+    MaybeCallback,
+    Schedule,
+    TrainFreq,
+    TrainFrequencyUnit,
+)
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn import DQN
@@ -251,8 +257,10 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             tau=1.0 if tau is None else tau,
             gamma=gamma,
             # If only one of the two is given, the other has the default of SB3's DQN.
-            train_freq=4 if train_freq is None else train_freq,
-            gradient_steps=1 if gradient_steps is None else gradient_steps,
+            train_freq=4 if train_freq is None else _checked_train_freq(train_freq),
+            gradient_steps=check_count(
+                "gradient_steps", 1 if gradient_steps is None else gradient_steps, at_least=-1
+            ),
             replay_buffer_class=replay_buffer_class or ManyGoalsReplayBuffer,
             replay_buffer_kwargs=replay_buffer_kwargs,
             exploration_fraction=exploration_fraction,
@@ -530,15 +538,28 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         else:
             goal_buffer = self._choose_goal_buffer(first.goal_buffer)
         self._adopt_selector(first)
-        for tracker in self._trackers:
-            tracker.selector = cast(GoalSelector, self.selector)
-            tracker.goal_buffer = goal_buffer
         self._adopt_goals(goal_buffer)
+        self._give_goals_to_trackers()
         self.goal_reward = first.goal_reward
         self.step_reward = first.step_reward
         self._n_moves = None
         self._make_targets(type(self.targets) if hasattr(self, "targets") else None)
         shrink_replay_memory(self)
+
+    def _give_goals_to_trackers(self) -> bool:
+        """
+        Let all goal wrappers use the model's goals and its selector.
+
+        :return: whether they had other goals
+        """
+        assert self.goal_buffer is not None
+        had_others = False
+        for tracker in self._trackers:
+            if tracker.goal_buffer is not self.goal_buffer:
+                had_others = True
+                tracker.goal_buffer = self.goal_buffer
+            tracker.selector = cast(GoalSelector, self.selector)
+        return had_others
 
     def _adopt_selector(self, tracker: GoalTracker) -> None:
         """
@@ -623,9 +644,9 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         """Prepare training."""
         last_obs = self._last_obs
-        for tracker in self._trackers:
-            # Another model may have been built in this environment since.
-            tracker.selector = cast(GoalSelector, self.selector)
+        # Another model may have been built in this environment since, or have got it.
+        if self.env is not None and self._give_goals_to_trackers():
+            self._last_obs = None
         success_buffer = self.ep_success_buffer
         prepared = super()._setup_learn(*args, **kwargs)
         if self.ep_success_buffer is not success_buffer:
@@ -641,19 +662,23 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         """Warn if training ends before the first update, or if a loaded model knows nothing."""
         assert self.world is not None
         train_freq = cast(TrainFreq, self.train_freq)
-        rollout = train_freq.frequency * self.n_envs
         first_update = self.learning_starts
-        if not self.lr_schedule(0.0):
-            # With a learning rate of 0, an update at the end would teach nothing.
-            first_update = self.learning_starts // rollout * rollout + rollout
+        rollouts = ""
+        # Nobody knows the length of rollouts of episodes.
+        if train_freq.unit == TrainFrequencyUnit.STEP:
+            rollout = train_freq.frequency * self.n_envs
+            rollouts = f", in rollouts of {rollout},"
+            if not self.lr_schedule(0.0):
+                # With a learning rate of 0, an update at the end would teach nothing.
+                first_update = self.learning_starts // rollout * rollout + rollout
         if self._n_updates == 0 and self._total_timesteps <= first_update:
             plans = ""
             if isinstance(self.targets, PlannedTargets):
                 plans = " by the network. task_policy() plans in what was met"
             warnings.warn(
-                f"learning_starts={self.learning_starts} random steps, in rollouts of {rollout}, "
-                f"come before an update, and training ends after {self._total_timesteps}: nothing "
-                f"is learned{plans}",
+                f"learning_starts={self.learning_starts} random steps{rollouts} come before an "
+                f"update, and training ends after {self._total_timesteps}: nothing is learned"
+                f"{plans}",
                 stacklevel=6,
             )
         if self._n_updates == 0:
@@ -976,12 +1001,25 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     @property
     def goal_rewards(self) -> NDArray[np.float64]:
         """
-        The environment's mean reward for transitions into each of ``goal_buffer.observations``,
-        shape ``(len(goal_buffer),)``. NaN where there was no such transition.
+        # If only one of the two is given, the other has the default of SB3's DQN.
+        train_freq=4 if train_freq is None else _checked_train_freq(train_freq),
+        gradient_steps=check_count(
+            "gradient_steps", 1 if gradient_steps is None else gradient_steps, at_least=-1
+        ),
         """
+        goal_buffer, world = self._rewarded_goals()
+        return world.mean_rewards[goal_buffer.state_ids]
+
+    def _rewarded_goals(self) -> tuple[GoalBuffer, WorldModel]:
+        """Return goals and the world, or raise an error if no rewards are known."""
+        if self.goals_in_replay:
+            raise TypeError(
+                "the goals of this model are in its replay memory, and are forgotten: their "
+                "rewards are not known"
+            )
         if self.goal_buffer is None or self.world is None:
             raise ValueError("no reward is known: the model has no goals. Call load_world")
-        return self.world.mean_rewards[self.goal_buffer.state_ids]
+        return self.goal_buffer, self.world
 
     def task_policy(
         self,
@@ -1014,17 +1052,11 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         :raises ValueError: if no known observation is rewarded, an argument is out of its range, or
             ``planned`` is True and cannot be done
         """
-        if self.goals_in_replay:
-            raise TypeError(
-                "the goals of this model are in its replay memory, and are forgotten: their "
-                "rewards are not known"
-            )
-        if self.goal_buffer is None or self.world is None:
-            raise ValueError("no reward is known: the model has no goals. Call load_world")
+        goal_buffer, world = self._rewarded_goals()
         # A model without an environment has no targets.
         targets = getattr(self, "targets", None)
         kind = self._first_target_class if targets is None else type(targets)
-        can_plan = issubclass(kind, PlannedTargets) and self.world.n_counted > 0
+        can_plan = issubclass(kind, PlannedTargets) and world.n_counted > 0
         if planned and not can_plan:
             raise ValueError(
                 "planned=True needs PlannedTargets and a world in which transitions were made, see "
@@ -1032,8 +1064,8 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             )
         return make_task_policy(
             self.q_net if self.policy.q_net_ema is None else self.policy.q_net_ema,
-            self.world,
-            self.goal_buffer,
+            world,
+            goal_buffer,
             self.action_space,
             GoalValues(self.gamma, self.goal_reward, self.step_reward),
             reward,
@@ -1130,6 +1162,14 @@ def _check_unsupported(optimize_memory_usage: bool, n_steps: int) -> None:
             "n_steps must be 1, because a transition teaches many goals, which end at different "
             f"steps, got {n_steps!r}"
         )
+
+
+def _checked_train_freq(train_freq: int | tuple[int, str]) -> int | tuple[int, str]:
+    """Return SB3's argument. A ValueError if no steps or episodes come before an update."""
+    if isinstance(train_freq, tuple) and len(train_freq) == 2:
+        frequency, unit = train_freq
+        return check_count("train_freq", frequency), unit
+    return check_count("train_freq", train_freq)
 
 
 def update_rhythm(updates_per_step: float, n_envs: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_manygoals.goals.wrapping import goal_trackers
 from sb3_manygoals.many_goals_dqn.targets import PlannedTargets
 from sb3_manygoals.memory_limits import check_memory, share_of_memory
+from sb3_manygoals.validation import check_count
 
 if TYPE_CHECKING:
     from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN
@@ -76,8 +77,9 @@ def _memory_to_come(model: ManyGoalsDQN, env: VecEnv) -> tuple[dict[str, int], i
     needed.update(goal_buffer.memory_to_come)
     # By default, a plan takes no more than the machine has.
     kwargs = model.target_kwargs or {}
-    if "max_plan_bytes" in kwargs:
-        most = min(int(kwargs["max_plan_bytes"]), _BYTES_OF_PAIR * goal_buffer.capacity**2)
+    if kwargs.get("max_plan_bytes") is not None:
+        max_plan_bytes = check_count("max_plan_bytes", kwargs["max_plan_bytes"], floats=True)
+        most = min(max_plan_bytes, _BYTES_OF_PAIR * goal_buffer.capacity**2)
         targets = getattr(model, "targets", None)
         used = targets.plan.nbytes if isinstance(targets, PlannedTargets) else 0
         needed["the plan"] = max(most - used, 0)

@@ -208,6 +208,13 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.state_ids = np.zeros((0, self.n_envs, 2), dtype=np.int32)
         self.stores_observations = True
 
+    def _store_ids(self) -> None:
+        """Store ids of states, not observations, from now on. There must be no transitions."""
+        self.observations = self.observations[:1].copy()
+        self.next_observations = self.next_observations[:1].copy()
+        self.state_ids = np.zeros((self.buffer_size, self.n_envs, 2), dtype=np.int32)
+        self.stores_observations = False
+
     def _fit_observations(self) -> None:
         """Shrink if observations of all transitions would not fit into the available memory."""
         available = share_of_memory(_SHARE_OF_MEMORY)
@@ -302,7 +309,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             observations
         """
         if states is None:
-            # The ids of goals are hashes then, of 63 bits.
+            # The ids of goals may be hashes then, of 63 bits.
             self.next_goal_ids = self.next_goal_ids.astype(np.int64, copy=False)
             self.behavior_goal_ids = self.behavior_goal_ids.astype(np.int64, copy=False)
         moved = self.state_ids.copy()
@@ -379,7 +386,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
         :param state: what :meth:`get_checkpoint_state` returned
         :raises CheckpointError: if it is of a memory of another size, keeps masks where this one
-            does not, or keeps frames where this one does not
+            does not, or keeps frames where this one does not; or if this memory has become smaller
+            since
         """
         asked = {"buffer_size": state["requested_size"], "n_envs": state["n_envs"]}
         built = {"buffer_size": self.requested_size, "n_envs": self.n_envs}
@@ -391,6 +399,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             raise CheckpointError(
                 "the replay memory was saved by another replay_buffer_class, with frames or without"
             )
+        if state["buffer_size"] > self.buffer_size:
+            raise CheckpointError(
+                f"the replay memory keeps {self.buffer_size} steps since it became smaller, the "
+                f"checkpoint has {state['buffer_size']}: restore it in a new model"
+            )
         self.reset()
         if state["buffer_size"] < self.buffer_size:
             # The memory had to become smaller before it was saved.
@@ -400,6 +413,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.env_rewards = np.zeros((self.buffer_size, self.n_envs), dtype=np.float32)
         if state["stores_observations"]:
             self.store_observations()
+        elif self.stores_observations:
+            self._store_ids()
         for name in self._arrays_to_save:
             if state[name] is not None:
                 getattr(self, name)[: len(state[name])] = state[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import pathlib
@@ -138,11 +139,18 @@ class SavingMixin(OffPolicyAlgorithm):
                 f"{path} is of a model with {n_actions} actions, this one has "
                 f"{int(model.action_space.n)}"
             )
-        # The ids in the replay memory refer to states that are to be replaced.
+        if arrays["visit_counts"].shape != (len(states), n_actions):
+            raise ValueError(
+                f"{path} is damaged: visit_counts must be of shape {(len(states), n_actions)}, "
+                f"(states, actions), got {arrays['visit_counts'].shape}"
+            )
+        last_states = model.replay_buffer.states
         if model.replay_buffer.size() > 0:
-            model.replay_buffer.store_observations()
+            # The ids in the replay memory refer to states that are to be replaced.
+            last_states = copy.deepcopy(last_states)
         capacity = max(int(arrays["capacity"]), goal_buffer.capacity)
         goal_buffer.restore(states, arrays["state_ids"], arrays["held_out"], capacity)
+        model.replay_buffer.states = last_states
         model._adopt_goals(goal_buffer)
         assert model.world is not None
         model.world.set_checkpoint_state({name: arrays[name] for name in _WORLD_ARRAYS})
@@ -157,6 +165,7 @@ class SavingMixin(OffPolicyAlgorithm):
             return
         for tracker in model._trackers:
             tracker.forget_ids()
+        model._target_choice.count_anew()
         # The next training resets the environments, and so finds their states.
         model._last_obs = None
         if hasattr(model, "targets"):

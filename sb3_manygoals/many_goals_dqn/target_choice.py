@@ -70,6 +70,11 @@ class TargetChoice:
         self.n_recurred = states.n_recurred
         return Choice(plan=share >= least, share=share, is_first=is_first)
 
+    def count_anew(self) -> None:
+        """Go on with states that were loaded, which count observations from 0."""
+        self.n_added = 0
+        self.n_recurred = 0
+
     def get_checkpoint_state(self) -> tuple[int, int, int]:
         """Return steps and observations at the last review."""
         return self.num_timesteps, self.n_added, self.n_recurred
