@@ -252,7 +252,8 @@ class TabularAllGoals(GoalAlgorithm):
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """
-        Go on in another environment. The goals that are known so far stay known.
+        Go on in another environment. The goals that are known so far stay known, unless it comes
+        with a goal wrapper, which has goals of its own.
 
         :param env: with a goal wrapper or without, as many environments as before
         :param force_reset: whether to reset it before training goes on

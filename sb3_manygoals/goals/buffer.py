@@ -69,7 +69,11 @@ class GoalBuffer:
         self.capacity = check_count("capacity", capacity, of="goals")
         self._is_discrete = not isinstance(observation_space, spaces.Box)
         self._warned_that_full = False
-        self._check_capacity(self.capacity)
+        check_memory(
+            f"a goal buffer of capacity {self.capacity}",
+            {"goals": self.capacity * self._size_of_goal},
+            "choose a smaller capacity",
+        )
         self._held_out = ExactStates(observation_space, 1)
         self.states = ExactStates(observation_space, self.capacity)
         """The states that were met, held-out ones too."""
@@ -79,14 +83,6 @@ class GoalBuffer:
             self._held_out.add(held_out)
             self.states = ExactStates(observation_space, self.capacity + len(self._held_out))
         self._forget_goals()
-
-    def _check_capacity(self, capacity: int) -> None:
-        """Raise a MemoryError if so many goals do not fit into the available memory."""
-        check_memory(
-            f"a goal buffer of capacity {capacity}",
-            {"goals": capacity * self._size_of_goal},
-            "choose a smaller capacity",
-        )
 
     @property
     def _size_of_goal(self) -> int:
@@ -505,9 +501,7 @@ class GoalBuffer:
         :param capacity: greatest number of goals
         :raises ValueError: if the states are not distinct, or something does not fit. Then nothing
             has changed
-        :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
         """
-        self._check_capacity(capacity)
         observed = {
             "capacity": capacity + len(held_out),
             "observations": states,

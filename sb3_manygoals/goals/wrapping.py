@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.utils.env_checker import data_equivalence
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import GymEnv
@@ -62,7 +63,11 @@ def goal_trackers(env: VecEnv) -> list[GoalTracker]:
         )
     first = trackers[0]
     for tracker in trackers[1:]:
-        agree = all(getattr(tracker, name) == getattr(first, name) for name in _SHARED_SETTINGS)
+        # Arguments of selectors may be arrays.
+        agree = all(
+            data_equivalence(getattr(tracker, name), getattr(first, name), exact=True)
+            for name in _SHARED_SETTINGS
+        )
         if tracker.goal_buffer is not first.goal_buffer or not agree:
             raise ValueError(
                 "the GoalBufferWrappers of env must be given the same goal_buffer, "

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from gymnasium.utils.env_checker import data_equivalence
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.noise import ActionNoise
@@ -289,7 +290,8 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         self.target_kwargs = target_kwargs
         self.goals_in_replay = goals_in_replay
         self.action_masks = action_masks
-        self._check_targets(tau, target_update_interval)
+        self._check_targets()
+        self._check_target_network(tau, target_update_interval)
         # The settings are saved with the model. Goals are saved elsewhere.
         settings.pop("goal_buffer", None)
         self.goal_wrapper_kwargs = copy.deepcopy(settings)
@@ -346,8 +348,11 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         if self.max_grad_norm is not None:
             check_number("max_grad_norm", self.max_grad_norm, above=0)
 
-    def _check_targets(self, tau: float | None, target_update_interval: int | None) -> None:
-        """Raise an error if arguments of the targets are wrong or do not fit together."""
+    def _check_targets(self) -> None:
+        """
+        Raise an error if arguments of the targets are wrong or do not fit together, also some that
+        loading has changed.
+        """
         first = self._first_target_class
         kwargs = self.target_kwargs or {}
         if not (isinstance(first, type) and issubclass(first, Targets)):
@@ -369,11 +374,15 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             raise ValueError(
                 'goals_in_replay needs goal_sampling "uniform" or "batch", got "behavior"'
             )
+
+    def _check_target_network(self, tau: float | None, target_update_interval: int | None) -> None:
+        """Raise an error if arguments of the target network are given to targets without one."""
         given = {"tau": tau, "target_update_interval": target_update_interval}
         names = [name for name, value in given.items() if value is not None]
-        if names and self.target_class is not None and not first.uses_target_network:
+        kind = self.target_class
+        if names and kind is not None and not kind.uses_target_network:
             raise ValueError(
-                f"{' and '.join(names)} given, but {first.__name__} uses no target network"
+                f"{' and '.join(names)} given, but {kind.__name__} uses no target network"
             )
 
     @property
@@ -412,6 +421,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         """Build replay memory, networks and targets."""
         self._check_file_format()
         self._check_numbers()
+        self._check_targets()
         replay_class = self.replay_buffer_class
         if not (isinstance(replay_class, type) and issubclass(replay_class, ManyGoalsReplayBuffer)):
             raise TypeError(
@@ -469,6 +479,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
                 "env's goal wrapper must have the model's goal_reward and step_reward, "
                 f"{(self.goal_reward, self.step_reward)}, got {theirs}"
             )
+        # Both raise an error before anything has changed.
         self._choose_goal_buffer(tracker.goal_buffer)
         check_memory_needs(self, env)
         super().set_env(env, force_reset)
@@ -567,7 +578,9 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         about the goals of one model, so a model does not take the wrapper's own selector.
         """
         asked = (tracker.selector_class, tracker.selector_kwargs)
-        if self.selector is None or self._selector_settings != asked:
+        # Arguments of selectors may be arrays.
+        is_same = data_equivalence(self._selector_settings, asked, exact=True)
+        if self.selector is None or not is_same:
             self.selector = tracker.make_selector()
             self._selector_settings = asked
 
@@ -1001,11 +1014,12 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     @property
     def goal_rewards(self) -> NDArray[np.float64]:
         """
-        # If only one of the two is given, the other has the default of SB3's DQN.
-        train_freq=4 if train_freq is None else _checked_train_freq(train_freq),
-        gradient_steps=check_count(
-            "gradient_steps", 1 if gradient_steps is None else gradient_steps, at_least=-1
-        ),
+        The mean reward of the environment on arriving at each of ``goal_buffer.observations``,
+        shape ``(len(goal_buffer),)``. NaN where no transition arrived.
+
+        :raises TypeError: if the goals are in the replay memory
+        :raises ValueError: if the model knows no goals, because it was loaded without an
+            environment
         """
         goal_buffer, world = self._rewarded_goals()
         return world.mean_rewards[goal_buffer.state_ids]

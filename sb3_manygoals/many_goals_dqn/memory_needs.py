@@ -89,15 +89,15 @@ def _memory_to_come(model: ManyGoalsDQN, env: VecEnv) -> tuple[dict[str, int], i
 def _replay_memory_to_come(model: ManyGoalsDQN) -> dict[str, int]:
     """Return how many bytes the part of the replay memory will use that is not filled yet."""
     replay = model.replay_buffer
-    size = model.buffer_size if replay is None else replay.buffer_size * model.n_envs
-    rows = max(size // model.n_envs, 1)
+    buffer_size = model.buffer_size if replay is None else replay.buffer_size * model.n_envs
+    rows = max(buffer_size // model.n_envs, 1)
     free_rows = rows if replay is None else rows - replay.size()
     assert model.replay_buffer_class is not None
     needed: dict[str, int] = model.replay_buffer_class.memory_needed(  # type: ignore[attr-defined]
-        size,
+        buffer_size,
         model.observation_space,
         model.action_space,
         model.n_envs,
         **model.replay_buffer_kwargs,
     )
-    return {name: size // rows * free_rows for name, size in needed.items()}
+    return {name: n_bytes // rows * free_rows for name, n_bytes in needed.items()}

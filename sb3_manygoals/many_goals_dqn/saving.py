@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import os
 import pathlib
@@ -18,7 +17,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from sb3_manygoals.goals.buffer import read_npz, write_npz
+from sb3_manygoals.goals.buffer import GoalBuffer, read_npz, write_npz
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.many_goals_dqn.targets import LargeWorldTargets, PlannedTargets, TDTargets
@@ -118,21 +117,22 @@ class SavingMixin(OffPolicyAlgorithm):
 
     def load_world(self, path: str | os.PathLike[str]) -> None:
         """
-        Replace what the model knows by what :meth:`save_world` wrote. The capacity of the goal
-        buffer is the larger one. Plans are made anew.
+        Replace what the model knows by what :meth:`save_world` wrote. The model gets a new goal
+        buffer, of the larger capacity. Plans are made anew.
 
         :param path: of the file. The ending ``.npz`` may be left out
         :raises TypeError: if the goals are in the replay memory
         :raises ValueError: if it is no such file, or of a model with other observations or another
             number of actions. Then nothing has changed
+        :raises MemoryError: if so many goals do not fit into the memory that is available
         :raises OSError: if the file cannot be read
         """
         self._check_has_world()
         model = self._model
         names = ("world_format", "states", *_GOAL_ARRAYS, *_WORLD_ARRAYS)
         arrays = read_npz(path, names, "what a model knows of its world")
-        goal_buffer = model._known_goals()
-        states = goal_buffer.check(arrays["states"], "the states of the file")
+        known = model._known_goals()
+        states = known.check(arrays["states"], "the states of the file")
         n_actions = arrays["visit_counts"].shape[-1]
         if n_actions != int(model.action_space.n):
             raise ValueError(
@@ -144,17 +144,13 @@ class SavingMixin(OffPolicyAlgorithm):
                 f"{path} is damaged: visit_counts must be of shape {(len(states), n_actions)}, "
                 f"(states, actions), got {arrays['visit_counts'].shape}"
             )
-        last_states = model.replay_buffer.states
-        if model.replay_buffer.size() > 0:
-            # The ids in the replay memory refer to states that are to be replaced.
-            last_states = copy.deepcopy(last_states)
-        capacity = max(int(arrays["capacity"]), goal_buffer.capacity)
+        capacity = max(int(arrays["capacity"]), known.capacity)
+        # A new goal buffer, because another model may use the one that there is.
+        goal_buffer = GoalBuffer(known.observation_space, capacity)
         goal_buffer.restore(states, arrays["state_ids"], arrays["held_out"], capacity)
-        model.replay_buffer.states = last_states
         model._adopt_goals(goal_buffer)
         assert model.world is not None
         model.world.set_checkpoint_state({name: arrays[name] for name in _WORLD_ARRAYS})
-        model.replay_buffer.move_to(goal_buffer, goal_buffer.states)
         model.goal_updates = np.zeros(goal_buffer.capacity, dtype=np.int64)
         self._begin_anew_after_loading()
 
@@ -163,8 +159,9 @@ class SavingMixin(OffPolicyAlgorithm):
         model = self._model
         if model.env is None:
             return
-        for tracker in model._trackers:
-            tracker.forget_ids()
+        assert model.selector is not None
+        model.selector.forget()
+        model._give_goals_to_trackers()
         model._target_choice.count_anew()
         # The next training resets the environments, and so finds their states.
         model._last_obs = None

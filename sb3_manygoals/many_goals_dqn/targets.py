@@ -95,7 +95,7 @@ class TargetContext:
     """Seed of random numbers that targets draw. None: other random numbers in every run."""
 
     @property
-    def rewards(self) -> tuple[float, float, float]:
+    def gamma_and_rewards(self) -> tuple[float, float, float]:
         """``gamma``, ``goal_reward`` and ``step_reward``, in the order of the losses' arguments."""
         return self.gamma, self.goal_reward, self.step_reward
 
@@ -332,7 +332,7 @@ class TDTargets(Targets):
                 next_q,
                 achieved,
                 samples.terminated,
-                *self.context.rewards,
+                *self.context.gamma_and_rewards,
                 samples.next_action_mask,
             )
 
@@ -607,7 +607,7 @@ class PlannedTargets(Targets):
         weights = is_known.float()
         if self.near_decay < 1.0:
             weights = weights * near_weights(
-                best, self.near_decay, self.near_floor, *self.context.rewards
+                best, self.near_decay, self.near_floor, *self.context.gamma_and_rewards
             )
         if batch.goal_of_state is not None:
             n_goals = len(batch.goals)

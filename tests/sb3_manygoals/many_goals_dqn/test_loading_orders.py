@@ -4,10 +4,11 @@ import copy
 
 import numpy as np
 import pytest
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from sb3_manygoals.goals import LearningProgressSelector
+from sb3_manygoals.goals import LearningProgressSelector, UniformSelector
 from sb3_manygoals.goals.buffer import read_npz, write_npz
 from sb3_manygoals.many_goals_dqn import PlannedTargets
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, td_model
@@ -194,3 +195,74 @@ def test_rollouts_of_episodes_have_no_length_in_the_warning():
     model = make_model(updates_per_step=None, train_freq=(1, "episode"))
     with pytest.warns(UserWarning, match="20 random steps come before an update"):
         model.learn(10)
+
+
+def test_loading_a_world_leaves_another_model_as_it_is(folder):
+    model = make_model().learn(100)
+    loaded = ManyGoalsDQN.load(folder / "model.zip", model.get_env())
+    assert loaded.goal_buffer is model.goal_buffer
+    known = model.goal_buffer.observations.copy()
+    loaded.load_world(folder / "world.npz")
+    np.testing.assert_array_equal(model.goal_buffer.observations, known)
+    for one in (model, loaded, model):
+        n_before = one.world.n_counted
+        one.learn(50, reset_num_timesteps=False)
+        assert one.world.n_counted == n_before + 50
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "error", "message"),
+    [
+        ({}, {"target_class": "x"}, TypeError, "target_class must be"),
+        ({}, {"target_class": None}, ValueError, "given without target_class"),
+        (
+            {"goals_in_replay": True},
+            {"target_class": PlannedTargets, "target_kwargs": None},
+            ValueError,
+            "PlannedTargets cannot plan",
+        ),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused_where_a_model_is_loaded(
+    settings, changes, error, message, tmp_path
+):
+    td_model(**settings).save(tmp_path / "model")
+    with pytest.raises(error, match=message):
+        ManyGoalsDQN.load(tmp_path / "model", Corridor(), **changes)
+
+
+class Weighted(UniformSelector):
+    """
+    A selector that was given an array.
+
+    :param weights: any array
+    """
+
+    def __init__(self, weights):
+        self.weights = weights
+
+
+def test_arguments_of_selectors_may_be_arrays():
+    def settings(first):
+        weights = np.array([first, 1.0, 2.0])
+        return {"selector_class": Weighted, "selector_kwargs": {"weights": weights}}
+
+    model = make_model(goal_wrapper_kwargs=settings(0.0))
+    selector = model.selector
+    model.set_env(Corridor())
+    assert model.selector is selector
+    model.set_env(GoalBufferWrapper(Corridor(), **settings(0.5)))
+    assert model.selector.weights[0] == 0.5
+    goal_buffer = GoalBuffer(Corridor().observation_space)
+
+    def environments(*firsts):
+        return DummyVecEnv(
+            [
+                lambda first=first: GoalBufferWrapper(Corridor(), goal_buffer, **settings(first))
+                for first in firsts
+            ]
+        )
+
+    assert make_model(environments(0.0, 0.0)).selector.weights[0] == 0.0
+    with pytest.raises(ValueError, match="must be given the same"):
+        make_model(environments(0.0, 0.5))
