@@ -360,6 +360,27 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         shape = (-1, *self._shape)
         return observations.reshape(shape), next_observations.reshape(shape)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes. Of arrays that are not full, only the filled part is pickled."""
+        attributes = vars(self).copy()
+        filled = {}
+        for name in (*_OBSERVATION_ARRAYS, *_OTHER_ARRAYS, "state_ids"):
+            array = attributes[name]
+            if isinstance(array, np.ndarray) and len(array) == self.buffer_size:
+                filled[name] = array[: self.size()]
+                del attributes[name]
+        return {"attributes": attributes, "filled": filled}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the attributes, with room for more transitions."""
+        # Memories of earlier versions have their attributes as they are.
+        for name, value in state.get("attributes", state).items():
+            setattr(self, name, value)
+        for name, filled in state.get("filled", {}).items():
+            array = np.zeros((self.buffer_size, *filled.shape[1:]), filled.dtype)
+            array[: len(filled)] = filled
+            setattr(self, name, array)
+
     def get_checkpoint_state(self) -> dict[str, Any]:
         """
         Return the transitions, without the states that ids refer to.

@@ -1,6 +1,7 @@
 """The replay memory: transitions as ids of states, or with their observations."""
 
 import copy
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -189,3 +190,18 @@ def test_ten_million_transitions_between_known_states_take_less_than_250_megabyt
     of_observations = needed.pop("replay observations")
     assert sum(needed.values()) < 250e6
     assert of_observations == 2 * 10_000_000 // 64 * 64 * 24 * 24 * 3
+
+
+def test_only_the_filled_part_is_pickled_and_there_is_room_again():
+    buffer = memory_of_states(1_000_000)
+    for time in range(3):
+        add_numbered(buffer, time)
+    pickled = pickle.dumps(buffer)
+    assert len(pickled) < 100_000
+    restored = pickle.loads(pickled)
+    assert restored.size() == 3
+    assert restored.buffer_size == 1_000_000
+    add_numbered(restored, 3)
+    add_numbered(buffer, 3)
+    for name in ("state_ids", "actions", "dones", "next_goal_ids", "env_rewards"):
+        np.testing.assert_array_equal(getattr(restored, name), getattr(buffer, name))

@@ -1,5 +1,6 @@
 """Saving and loading: the networks, what a model knows of its world, and its replay memory."""
 
+import copyreg
 import pickle
 import re
 
@@ -12,7 +13,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, evaluate_mastery
 from sb3_manygoals.goals import UNKNOWN
-from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, PlannedTargets, TDTargets
 from tests.sb3_manygoals.many_goals_dqn.memories import goals_of, kept
 from tests.sb3_manygoals.many_goals_dqn.models import (
     goal_obs,
@@ -374,12 +375,18 @@ def memory_of_other_actions(folder, kind):
     return r"the replay memory was saved by a model with .*Discrete\(4\).* this one has .*Discrete"
 
 
+class EarlierMemory:
+    """Pickled, it is a replay memory as an earlier version wrote it."""
+
+    def __reduce__(self):
+        attributes = dict(vars(make_model().learn(30).replay_buffer))
+        # Earlier versions had other names, and pickled their attributes as they were.
+        attributes["next_ids"] = attributes.pop("next_goal_ids")
+        return copyreg.__newobj__, (ManyGoalsReplayBuffer,), attributes
+
+
 def memory_of_an_earlier_version(folder, kind):
-    memory = make_model().learn(30).replay_buffer
-    # Earlier versions had other names.
-    memory.next_ids = memory.next_goal_ids
-    del memory.next_goal_ids
-    (folder / "foreign").write_bytes(pickle.dumps(memory))
+    (folder / "foreign").write_bytes(pickle.dumps(EarlierMemory()))
     return (
         "is a replay memory that an earlier version wrote, which this version cannot read: train "
         "anew, or load it with the version that wrote it"
