@@ -1,6 +1,5 @@
 """Saving and loading: the networks, what a model knows of its world, and its replay memory."""
 
-import copyreg
 import pickle
 import re
 
@@ -382,7 +381,7 @@ class EarlierMemory:
         attributes = dict(vars(make_model().learn(30).replay_buffer))
         # Earlier versions had other names, and pickled their attributes as they were.
         attributes["next_ids"] = attributes.pop("next_goal_ids")
-        return copyreg.__newobj__, (ManyGoalsReplayBuffer,), attributes
+        return object.__new__, (ManyGoalsReplayBuffer,), attributes
 
 
 def memory_of_an_earlier_version(folder, kind):
