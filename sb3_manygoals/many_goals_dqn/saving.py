@@ -275,6 +275,39 @@ class SavingMixin(OffPolicyAlgorithm):
                 path.replace(folder / path.name)
 
     @classmethod
+    def load(
+        cls: type[SelfSavingMixin],
+        path: Any,
+        env: GymEnv | None = None,
+        device: Any = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **kwargs: Any,
+    ) -> SelfSavingMixin:
+        """
+        Load a model that ``save`` saved. To learn on, it needs what it knew of the world and its
+        transitions too, or it unlearns: see :meth:`load_all`.
+
+        :param path: path of the file, or an open file
+        :param env: environment to learn on in. One without goals is wrapped as it was before. None
+            to predict only
+        :param device: device of the networks
+        :param custom_objects: by name, attributes to replace by others
+        :param print_system_info: whether to print information on the systems that saved and load
+        :param force_reset: whether to reset the environment before training goes on
+        :param kwargs: attributes to change. ``train_freq`` and ``gradient_steps`` take the place of
+            ``updates_per_step``
+        :return: the model
+        :raises ValueError: if an earlier version wrote the file, or something does not fit
+        """
+        if {"train_freq", "gradient_steps"} & kwargs.keys():
+            kwargs.setdefault("updates_per_step", None)
+        return super().load(
+            path, env, device, custom_objects, print_system_info, force_reset, **kwargs
+        )
+
+    @classmethod
     def load_all(
         cls: type[SelfSavingMixin],
         folder: str | os.PathLike[str],

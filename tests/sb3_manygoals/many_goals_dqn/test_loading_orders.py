@@ -266,3 +266,10 @@ def test_arguments_of_selectors_may_be_arrays():
     assert make_model(environments(0.0, 0.0)).selector.weights[0] == 0.0
     with pytest.raises(ValueError, match="must be given the same"):
         make_model(environments(0.0, 0.5))
+
+
+def test_a_rhythm_of_updates_that_is_given_on_load_holds(folder):
+    model = ManyGoalsDQN.load(folder / "model.zip", Corridor(), train_freq=8, gradient_steps=3)
+    assert model.train_freq.frequency == 8
+    assert model.gradient_steps == 3
+    assert model.updates_per_step is None
