@@ -85,6 +85,14 @@ OTHERS = {
     ),
     "speed-world": ("speed.world:WorldConfig", "Time the world against its peers."),
     "speed-training": ("speed.training:TrainingConfig", "Time whole training, ours and SB3's."),
+    "speed-planned": (
+        "speed.planned:PlannedConfig",
+        "Time updates from a plan beside the least they could cost.",
+    ),
+    "speed-learning": (
+        "speed.learning:LearningConfig",
+        "Time training beside random steps in the world alone, and measure mastery.",
+    ),
     "gpu": (
         "gpu:GPUConfig",
         "What a GPU is worth: tests, speed, mastery, the paper's recipe, within some minutes.",

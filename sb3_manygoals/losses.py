@@ -1,8 +1,10 @@
 """Losses of many goals at once, as pure functions of tensors."""
 
 import math
+from typing import Any
 
 import torch as th
+from torch.autograd.function import once_differentiable
 
 
 def pairwise_td_targets(
@@ -101,6 +103,85 @@ def best_action_loss(
     best = best | ~known[:, :, None]
     logits = q / temperature
     return logits.logsumexp(dim=2) - logits.masked_fill(~best, -th.inf).logsumexp(dim=2)
+
+
+def planned_loss(
+    q: th.Tensor,
+    values: th.Tensor,
+    best: th.Tensor,
+    weights: th.Tensor,
+    best_weight: float,
+    temperature: float,
+) -> th.Tensor:
+    r"""
+    Return the loss of each goal, where a plan knows the values of actions.
+
+    .. math:: \mathcal{L}(g) = \frac{1}{S} \sum_s w_{sg} \Big( \frac{1}{|K_{sg}|}
+        \sum_{a \in K_{sg}} (Q(s, a, g) - V_{sag})^2 + \lambda\, b_{sg} \Big)
+
+    Here K are the actions with a known value, w are ``weights``, :math:`\lambda` is
+    ``best_weight``, and b is :func:`best_action_loss`. The gradient is computed together with the
+    loss: autograd would keep and read some twenty tensors of this size.
+
+    :param q: the network's values of all actions, in steps, float32, shape (S, G, A)
+    :param values: planned values, in steps, NaN where none is known, float32, shape (S, G, A)
+    :param best: whether an action is one of the best, bool, shape (S, G, A). Each pair with a
+        known value has at least one
+    :param weights: weights of pairs, 0 for those without a known value, float32, shape (S, G)
+    :param best_weight: weight of the loss of the best actions, at least 0
+    :param temperature: temperature of the loss of the best actions, in steps, positive
+    :return: losses, shape (G,). They can be differentiated once, with respect to ``q``
+    """
+    arguments = (q, values, best, weights, best_weight, temperature)
+    losses: th.Tensor = _PlannedLoss.apply(*arguments)  # type: ignore[no-untyped-call]
+    return losses
+
+
+class _PlannedLoss(th.autograd.Function):
+    """The loss of :func:`planned_loss`, and its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: th.Tensor,
+        values: th.Tensor,
+        best: th.Tensor,
+        weights: th.Tensor,
+        best_weight: float,
+        temperature: float,
+    ) -> th.Tensor:
+        """Compute the losses, and keep their gradient."""
+        is_unknown = values.isnan()
+        n_known = (q.shape[2] - is_unknown.sum(dim=2, keepdim=True)).clamp_(min=1)
+        differences = (q - values).masked_fill_(is_unknown, 0.0)
+        errors = differences.square().sum(dim=2) / n_known[:, :, 0]
+        gradient = differences.mul_(2.0).div_(n_known)
+        if best_weight:
+            # All actions of unknown pairs count as best, because an empty sum has no logarithm.
+            best = best | is_unknown.all(dim=2, keepdim=True)
+            logits = q / temperature
+            shares, log_sum = _softmax(logits)
+            shares_of_best, log_sum_of_best = _softmax(logits.masked_fill_(~best, -th.inf))
+            errors += best_weight * (log_sum - log_sum_of_best)
+            gradient.add_(shares.sub_(shares_of_best), alpha=best_weight / temperature)
+        ctx.save_for_backward(gradient.mul_(weights[:, :, None] / len(weights)))
+        return (weights * errors).mean(dim=0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: th.Tensor) -> tuple[th.Tensor | None, ...]:
+        """Return the gradient with respect to ``q``, and None for all other arguments."""
+        (gradient,) = ctx.saved_tensors
+        return gradient * grad_output[:, None], None, None, None, None, None
+
+
+def _softmax(logits: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+    """Return probabilities of the last axis, and the logarithm of the sum of exponentials."""
+    greatest = logits.amax(dim=2, keepdim=True)
+    exponentials = (logits - greatest).exp_()
+    sums = exponentials.sum(dim=2, keepdim=True)
+    log_sums = (greatest + sums.log())[:, :, 0]
+    return exponentials.div_(sums), log_sums
 
 
 def pairwise_td_loss(q: th.Tensor, targets: th.Tensor) -> th.Tensor:

@@ -77,26 +77,30 @@ class CountBonus:
         assert model is not None
         n_states = len(world.identity)
         largest = 1.0 / (1.0 - _DISCOUNT)
-        visit_counts = world.visit_counts[:n_states]
-        bonus = 1.0 / np.sqrt(1.0 + visit_counts)
+        # Rows are actions here. NumPy finds the largest of a few rows ten times as fast as that of
+        # a few columns.
+        visit_counts = world.visit_counts[:n_states].T
+        never_tried = np.ascontiguousarray(visit_counts == 0)
+        bonus = np.ascontiguousarray(1.0 / np.sqrt(1.0 + visit_counts))
         allowed = self._allowed[:n_states]
         is_masked = ~allowed & allowed.any(axis=1, keepdims=True)
-        bonus[: len(allowed)][is_masked] = -np.inf
+        bonus[:, : len(allowed)][is_masked.T] = -np.inf
         values = np.full(n_states, largest / 2)
         values[: len(self.values)] = self.values
+        tried = np.ascontiguousarray(model.tried.T)
         for _ in range(_MOST_SWEEPS):
             # Actions that were first tried after the model was made count as if they led back.
-            next_values = np.where(visit_counts > 0, values[:, None], largest)
+            next_values = np.where(never_tried, largest, values)
             means = (model.transitions @ values[: model.n_states]).reshape(model.tried.shape)
-            next_values[: model.n_states][model.tried] = means[model.tried]
+            np.copyto(next_values[:, : model.n_states], means.T, where=tried)
             next_values *= _DISCOUNT
-            better = (bonus + next_values).max(axis=1)
+            better = (bonus + next_values).max(axis=0)
             change = np.abs(better - values).max(initial=0.0)
             values = better
             if change <= _TOLERANCE:
                 break
         self.values = values
-        self.next_values = next_values
+        self.next_values = np.ascontiguousarray(next_values.T)
 
     def actions(
         self,

@@ -36,8 +36,6 @@ class GoalDirectedSampler:
         # The goal of each column, which tells where the plan has exchanged goals.
         self._goal_ids: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._model: TransitionModel | None = None
-        # Sums of the model's probabilities before each entry.
-        self._cumulated: NDArray[np.float64] = np.zeros(1)
         # The most frequent outcome of each action in each state, -1 for none, and whether the
         # environment terminates with it.
         self._likeliest_next: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
@@ -82,8 +80,6 @@ class GoalDirectedSampler:
         """Read the plan's model."""
         self._model = self.plan.model
         assert self._model is not None
-        sums = np.cumsum(self._model.transitions.data, dtype=np.float64)
-        self._cumulated = np.concatenate([[0.0], sums])
         likeliest = self._model.likeliest()
         self._likeliest_next = np.full(likeliest.tried.shape, -1)
         together = likeliest.transitions + likeliest.terminal_transitions
@@ -127,17 +123,7 @@ class GoalDirectedSampler:
         is_lost = actions < 0
         is_random = is_lost | (rng.random(len(states)) < _RANDOM_SHARE)
         actions[is_random] = rng.integers(model.n_actions, size=is_random.sum())
-        rows = states * model.n_actions + actions
-        low = model.transitions.indptr[rows]
-        high = model.transitions.indptr[rows + 1]
-        # The probabilities of an action's outcomes are an interval, in which a random number picks
-        # one. Beyond the interval the environment terminates.
-        numbers = self._cumulated[low] + rng.random(len(states))
-        picked = np.searchsorted(self._cumulated, numbers, side="right") - 1
-        # An action that was not tried leads nowhere.
-        after = np.where(model.tried[states, actions], -1, states)
-        is_inside = picked < high
-        after[is_inside] = model.transitions.indices[picked[is_inside]]
+        after = model.sample_next(states, actions, rng)
         begins_anew = is_lost | (after < 0) | (after == self.plan.states_of(goal_ids))
         after[begins_anew] = self._random_states(int(begins_anew.sum()), rng)
         return after

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import deque
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -25,7 +26,7 @@ from stable_baselines3.common.type_aliases import (
     TrainFreq,
     TrainFrequencyUnit,
 )
-from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.utils import LinearSchedule, update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn import DQN
 
@@ -42,6 +43,7 @@ from sb3_manygoals.goals.spaces import check_inside, check_one_hot
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapping import goal_trackers, is_goal_wrapped, wrap_goal_env
 from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs, shrink_replay_memory
+from sb3_manygoals.many_goals_dqn.pacing import UpdatePacer
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.progress import PlanProgressBarCallback
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
@@ -68,8 +70,10 @@ from sb3_manygoals.world import WorldModel
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
-# The default learning rate, from when learning starts to the end of training.
-_DEFAULT_LEARNING_RATE = LinearSchedule(1e-3, 0.0, 1.0)
+# The default learning rate of updates that are made steadily, from when learning starts to the end
+# of training, and the largest one of updates that are made as needed.
+_DEFAULT_LEARNING_RATE = 1e-3
+_LARGEST_LEARNING_RATE = 2e-3
 _DEFAULT_UPDATES_PER_STEP = 0.04
 # If updates_per_step allows it, there are at most so many vector steps between two updates.
 _LONGEST_RHYTHM = 64
@@ -97,7 +101,9 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         observations. One that has no goal wrapper is wrapped in a
         :class:`~sb3_manygoals.GoalBufferWrapper` or :class:`~sb3_manygoals.VecGoalBufferWrapper`
     :param learning_rate: step size, or a function of the share of training that is left, from 1 to
-        0, as in SB3. None: 1e-3 until learning starts, from there linearly to 0 at the end
+        0, as in SB3. None: if updates are made as needed, it falls linearly from at most 2e-3 to 0
+        in each cycle of updates. Else it is 1e-3 until learning starts, and falls from there
+        linearly to 0 at the end
     :param buffer_size: number of transitions in the replay memory, of all environments together.
         If ``target_class`` is ``PlannedTargets``, nothing reads transitions and none are stored
     :param learning_starts: environment steps, with random actions, before the first update
@@ -129,6 +135,11 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     :param updates_per_step: number of updates for each environment step, of all environments
         together. It takes the place of ``train_freq`` and ``gradient_steps``. None: 0.04, if these
         two are not given
+    :param updates_as_needed: whether updates wait until the world is known, at most for half of
+        training, and rest while the network makes no errors, see
+        :class:`~sb3_manygoals.many_goals_dqn.pacing.UpdatePacer`. Those that waited are made later.
+        If False, and for bootstrapped values, whose errors nobody knows, all updates are made when
+        they are due. It has no effect if ``train_freq`` or ``gradient_steps`` are given
     :param target_class: :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets`, values from planning
         in a model of the world; :class:`~sb3_manygoals.many_goals_dqn.TDTargets`, the paper's
         target network; or another subclass of :class:`~sb3_manygoals.many_goals_dqn.Targets`.
@@ -207,6 +218,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         *,
         goal_batch_size: int = 128,
         updates_per_step: float | None = None,
+        updates_as_needed: bool = True,
         target_class: type[Targets] | None = None,
         target_kwargs: dict[str, Any] | None = None,
         goal_wrapper_kwargs: dict[str, Any] | None = None,
@@ -286,6 +298,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         self.updates_per_step = updates_per_step
         if updates_per_step is None and not rhythm_is_given:
             self.updates_per_step = _DEFAULT_UPDATES_PER_STEP
+        self.updates_as_needed = updates_as_needed
         self.target_class = target_class
         self.target_kwargs = target_kwargs
         self.goals_in_replay = goals_in_replay
@@ -325,6 +338,11 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         # The class of targets with which a model goes on after loading.
         self._last_target_class: type[Targets] | None = None
         self._target_choice = TargetChoice()
+        # When updates are made, and for which length of training.
+        self._pacer = UpdatePacer()
+        self._paced_timesteps = 0
+        # Whether learn() is running.
+        self._is_learning = False
         self._warned_of_alike_goals = False
         # The loss of the last update, on the device.
         self._loss = th.zeros(())
@@ -407,10 +425,13 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             super()._setup_lr_schedule()
 
     def _default_learning_rate(self, progress_remaining: float) -> float:
-        """Return a learning rate that begins to fall only when learning starts."""
+        """
+        Return the learning rate of updates that are made steadily. It begins to fall only when
+        learning starts.
+        """
         random_share = self.learning_starts / max(self._total_timesteps, 1)
         learning_share = max(1.0 - random_share, 1e-9)
-        return _DEFAULT_LEARNING_RATE(min(progress_remaining / learning_share, 1.0))
+        return _DEFAULT_LEARNING_RATE * min(progress_remaining / learning_share, 1.0)
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         """Compute the share of training that is left, at least 0, also in the last rollout."""
@@ -666,6 +687,12 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             # SB3 has begun to count episodes anew.
             self._episode_outcomes.clear()
         self._warn_if_nothing_is_learned()
+        if self.num_timesteps == 0 or self._total_timesteps != self._paced_timesteps:
+            # This training does not go on from a checkpoint.
+            self._pacer.restart()
+            self._paced_timesteps = self._total_timesteps
+            if self._is_paced and self._n_updates == 0:
+                cast(PlannedTargets, self.targets).is_discovering = True
         is_reset = self._last_obs is not last_obs
         if self.action_masks and (is_reset or self._last_action_masks is None):
             self._read_action_masks()
@@ -827,12 +854,16 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         self.policy.set_training_mode(True)
         # Update learning rate according to schedule
         self._update_learning_rate(self.policy.optimizer)
-        if self._n_updates == 0:
-            self._prepare_first_update()
         self._choose_targets()
         has_planned = self._prepare_targets()
+        updates: Iterable[Any] = range(gradient_steps)
+        if self._is_paced:
+            updates = self._needed_updates(gradient_steps, has_planned)
 
-        for _ in range(gradient_steps):
+        for _ in updates:
+            if self._n_updates == 0:
+                self._prepare_first_update()
+
             # Sample states and goals
             batch = self.targets.sample(batch_size, self.goal_batch_size, self.rng)
             target_values = self.targets.target_values(batch)
@@ -855,6 +886,46 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             self._note_update(batch.goal_ids, losses.detach())
 
         self._log_after_updates(has_planned)
+
+    @property
+    def _is_paced(self) -> bool:
+        """Whether updates wait and rest."""
+        as_needed = self.updates_as_needed and self.updates_per_step is not None
+        return self._is_learning and as_needed and isinstance(self.targets, PlannedTargets)
+
+    def _needed_updates(self, n_due: int, has_planned: bool) -> Iterator[None]:
+        """
+        Yield once for each update that is to be made now, and set its learning rate.
+
+        :param n_due: number of updates that are due now
+        :param has_planned: whether a new plan was made
+        """
+        assert isinstance(self.targets, PlannedTargets)
+        assert self.updates_per_step is not None
+        pacer = self._pacer
+        steps_to_come = self._total_timesteps - self.num_timesteps
+        pacer.add_due(n_due, self.updates_per_step * steps_to_come)
+        if pacer.is_waiting:
+            # A model that was loaded has learned before.
+            was_trained = self._n_updates > 0
+            if was_trained or self.targets.is_settled(1.0 - self._current_progress_remaining):
+                assert self.targets.plan.model is not None
+                pacer.begin(len(self.targets.plan.model.tried_states))
+        if pacer.is_resting and has_planned:
+            pacer.compare(self._failures())
+        pacer.release(n_due)
+        while pacer.take(self._failures):
+            if self.learning_rate is None:
+                learning_rate = _LARGEST_LEARNING_RATE * pacer.step_size
+                update_learning_rate(self.policy.optimizer, learning_rate)
+                self.logger.record("train/learning_rate", learning_rate)
+            yield
+            pacer.note_update()
+
+    def _failures(self) -> float:
+        """Return the share of goals that the network fails to reach and the plan reaches."""
+        assert isinstance(self.targets, PlannedTargets)
+        return self.targets.failures(self.rng)
 
     def _prepare_first_update(self) -> None:
         """Standardize inputs by the goals that are known, and look whether goals look alike."""
@@ -1105,6 +1176,9 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         if self._n_updates > 0:
             self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
             self.logger.record("train/loss", self._loss.item())
+            if self._is_paced:
+                self.logger.record("train/rested_updates", self._pacer.n_rested)
+                self.logger.record("train/failures", self._pacer.failures)
             self.logger.record("train/targets", type(self.targets).__name__, exclude="tensorboard")
         super().dump_logs()
 
@@ -1140,6 +1214,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         """
         total: Any = total_timesteps  # _setup_learn makes an integer of it
         self._log_interval = log_interval
+        self._is_learning = True
         try:
             super().learn(
                 total, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
@@ -1149,6 +1224,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             raise
         finally:
             self._log_interval = None
+            self._is_learning = False
         self._warn_of_alike_goals()
         return self
 

@@ -22,6 +22,13 @@ _GOALS_AT_A_TIME = 32
 _CHECK_EVERY = 4
 # Value iteration stops once no value changes by more than this share of the cost of a step.
 _TOLERANCE = 1e-3
+# In a plan of at least so many pairs of state and goal, a search gives the first values if at least
+# this share of the tried actions has one outcome. It is right but for chance, and later sweeps
+# change hardly any best action. So there are at most so many sweeps, with this tolerance.
+_MANY_PAIRS = 2**20
+_CERTAIN_SHARE = 0.75
+_SWEEPS_AFTER_SEARCH = 32
+_TOLERANCE_AFTER_SEARCH = 0.05
 
 
 class UsefulActions(NamedTuple):
@@ -69,6 +76,37 @@ class TransitionModel:
         """Which actions were tried in which states, shape (S, A)."""
         self.tried_states: NDArray[np.int64] = np.flatnonzero(self.tried.any(axis=1))
         """The states in which an action was tried."""
+        n_certain = int(np.count_nonzero(n_outcomes == 1))
+        self.certain_share = n_certain / max(int(self.tried.sum()), 1)
+        """The share of tried actions that have one outcome."""
+        # Sums of the probabilities before each entry.
+        self._cumulated = np.concatenate([[0.0], np.cumsum(transitions.data, dtype=np.float64)])
+
+    def sample_next(
+        self,
+        states: NDArray[np.int64],
+        actions: NDArray[np.int64],
+        rng: np.random.Generator,
+    ) -> NDArray[np.int64]:
+        """
+        Sample where actions lead.
+
+        :param states: ids of states, shape (n,)
+        :param actions: an action in each state, shape (n,). One that was not tried leads nowhere
+        :param rng: random generator
+        :return: ids of the next states, shape (n,). -1 where the environment terminates
+        """
+        rows = states * self.n_actions + actions
+        low = self.transitions.indptr[rows]
+        high = self.transitions.indptr[rows + 1]
+        # The probabilities of an action's outcomes are an interval, in which a random number picks
+        # one. Beyond the interval the environment terminates.
+        numbers = self._cumulated[low] + rng.random(len(states))
+        picked = np.searchsorted(self._cumulated, numbers, side="right") - 1
+        after = np.where(self.tried[states, actions], -1, states)
+        is_inside = picked < high
+        after[is_inside] = self.transitions.indices[picked[is_inside]]
+        return after
 
     @classmethod
     def of(cls, world: WorldModel) -> TransitionModel:
@@ -212,13 +250,15 @@ class AllGoalsPlan:
     search on the replay buffer (Eysenbach et al. 2019). Actions that always led back to the same
     state are left out, so V(g, g) does not follow the equation. Nothing uses V(g, g).
 
-    If the values of all goals fit into ``max_bytes``, all goals are planned, and value iteration
-    begins with the values of the last plan. Otherwise a plan is partial: it is for a sample of as
-    many goals as fit, and :meth:`exchange_goals` replaces some of them by others. The values of a
-    partial plan begin with breadth-first search, which gives each action its most frequent outcome.
-    Sweeps of value iteration then account for chance. Without sweeps, the model has the most
-    frequent outcomes only. Values also begin with a search if the last plan and the next one would
-    not fit into ``max_bytes`` together.
+    If the values of all goals fit into ``max_bytes``, all goals are planned. Otherwise a plan is
+    partial: it is for a sample of as many goals as fit, and :meth:`exchange_goals` replaces some of
+    them by others.
+
+    Values begin with those of the last plan. They begin with breadth-first search, which gives each
+    action its most frequent outcome, if the plan is partial, if the last plan and the next one
+    would not fit into ``max_bytes`` together, or if there are at least a million pairs of state and
+    goal and three quarters of the tried actions have one outcome. Sweeps of value iteration then
+    account for chance. Without sweeps, the model has the most frequent outcomes only.
 
     :param gamma: discount factor, in [0, 1)
     :param goal_reward: reward of a transition that reaches its goal
@@ -268,6 +308,7 @@ class AllGoalsPlan:
         self._oldest_column = 0
         self._prepared: _Prepared | None = None
         self._sweeps_of_this_plan = max_sweeps
+        self._tolerance = _TOLERANCE
 
     @property
     def is_partial(self) -> bool:
@@ -295,10 +336,12 @@ class AllGoalsPlan:
         bytes_of_pair = 4 + action_dtype.itemsize
         most_goals = max(self.max_bytes // (n_states * bytes_of_pair), 1)
         n_goals = int(min(len(goals), most_goals))
-        search = n_goals < len(goals) or self.max_sweeps == 0
+        model = TransitionModel.of(world)
+        is_many = n_states * n_goals >= _MANY_PAIRS
+        is_certain = is_many and model.certain_share >= _CERTAIN_SHARE
+        search = is_certain or n_goals < len(goals) or self.max_sweeps == 0
         if self.is_partial or self.values.shape != (n_states, n_goals):
             search |= self._make_room(n_states, n_goals, action_dtype, start_from_last=not search)
-        model = TransitionModel.of(world)
         self.model = model if self.max_sweeps else model.likeliest()
         self._state_of_goal = goals.state_ids.copy()
         self._column_of_goal = np.full(len(goals), -1)
@@ -306,7 +349,11 @@ class AllGoalsPlan:
         self._oldest_column = 0
         self._column_of_goal[self.goal_ids] = np.arange(n_goals)
         self._sweeps_of_this_plan = self.max_sweeps
-        if converge and self.max_sweeps and not self.is_partial:
+        self._tolerance = _TOLERANCE
+        if is_certain:
+            self._sweeps_of_this_plan = min(self.max_sweeps, _SWEEPS_AFTER_SEARCH)
+            self._tolerance = _TOLERANCE_AFTER_SEARCH
+        elif converge and self.max_sweeps and not self.is_partial:
             self._sweeps_of_this_plan = max(self.max_sweeps, n_states)
         self._prepared = self._prepare(search)
         self._plan_all()
@@ -407,7 +454,7 @@ class AllGoalsPlan:
 
     def _iterate(
         self, values: NDArray[np.float32], goal_states: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    ) -> NDArray[np.signedinteger[Any]]:
         """
         Iterate the values of some goals in place.
 
@@ -418,7 +465,7 @@ class AllGoalsPlan:
         """
         assert self._prepared is not None
         useful = self._prepared.useful
-        best_actions = np.full(values.shape, -1)
+        best_actions = np.full(values.shape, -1, dtype=self.best.dtype)
         if not useful:
             return best_actions
         achieved = (self._prepared.place[goal_states], np.arange(len(goal_states)))
@@ -443,19 +490,20 @@ class AllGoalsPlan:
             has_converged = False
             if sweep % _CHECK_EVERY == 0:
                 change = np.abs(best - values[:n_first]).max()
-                has_converged = change <= _TOLERANCE * self.step_cost
+                has_converged = change <= self._tolerance * self.step_cost
             values[:n_first] = best
             returns = self._returns(values, achieved)
             if has_converged:
                 break
         best = action_values(0)
-        best_actions[:n_first] = useful[0].actions[:, None]
+        best_actions[:n_first] = useful[0].actions.astype(self.best.dtype)[:, None]
         for number, each in enumerate(useful[1:], 1):
             found = action_values(number)
             n = len(each.actions)
             is_better = found > best[:n]
-            best[:n][is_better] = found[is_better]
-            best_actions[:n] = np.where(is_better, each.actions[:, None], best_actions[:n])
+            np.maximum(best[:n], found, out=best[:n])
+            actions = each.actions.astype(self.best.dtype)[:, None]
+            np.copyto(best_actions[:n], actions, where=is_better)
         best_actions[:n_first][best < self.least_value] = -1
         return best_actions
 
@@ -604,4 +652,6 @@ _IN_CHECKPOINTS = (
     "_state_of_goal",
     "_column_of_goal",
     "_oldest_column",
+    "_sweeps_of_this_plan",
+    "_tolerance",
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -54,6 +55,9 @@ class ManyGoalsPolicy(BasePolicy):
         or "distance" (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
     :param ema_decay: decay of the moving average of the weights, by which greedy actions are
         chosen, in [0, 1). 0.0: no average
+    :param mixed_precision: whether updates from plans multiply matrices of the shared layers in
+        bfloat16. Weights, distances and losses stay float32. None: if networks are on a processor
+        that does this in hardware (Intel AMX), where it is several times as fast
     :param channels_last: whether the last axis of images holds the channels. None: as the shape
         tells
     :param features_extractor_class: SB3 features extractor, the first part of the trunk. It sees
@@ -88,6 +92,7 @@ class ManyGoalsPolicy(BasePolicy):
         standardize: bool = True,
         head: Literal["bilinear", "distance"] = "distance",
         ema_decay: float = 0.999,
+        mixed_precision: bool | None = None,
         channels_last: bool | None = None,
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
@@ -119,6 +124,7 @@ class ManyGoalsPolicy(BasePolicy):
         self.head = head
         self.channels_last = channels_last
         self.ema_decay = check_number("ema_decay", ema_decay, at_least=0, below=1)
+        self.mixed_precision = mixed_precision
         self.q_net = self.make_q_net()
         self.q_net_target = self._untrained_copy()
         self.q_net_ema = self._untrained_copy() if ema_decay else None
@@ -151,6 +157,16 @@ class ManyGoalsPolicy(BasePolicy):
     def _untrained_copy(self) -> UniversalQNetwork:
         """Return a copy of the trained network that is not trained itself."""
         return copy.deepcopy(self.q_net).requires_grad_(False).eval()
+
+    def autocast(self) -> th.autocast:
+        """
+        Return a context in which matrices are multiplied in bfloat16, if ``mixed_precision`` says
+        so.
+        """
+        is_mixed = self.mixed_precision
+        if is_mixed is None:
+            is_mixed = self.device.type == "cpu" and _multiplies_bfloat16()
+        return th.autocast(self.device.type, dtype=th.bfloat16, enabled=is_mixed)
 
     def use_target_network(self, is_used: bool) -> None:
         """
@@ -307,6 +323,7 @@ class ManyGoalsPolicy(BasePolicy):
             "standardize",
             "head",
             "ema_decay",
+            "mixed_precision",
             "channels_last",
             "features_extractor_class",
             "features_extractor_kwargs",
@@ -318,6 +335,14 @@ class ManyGoalsPolicy(BasePolicy):
             **{name: getattr(self, name) for name in names},
             "lr_schedule": self._dummy_schedule,
         }
+
+
+@cache
+def _multiplies_bfloat16() -> bool:
+    """Return whether this processor has instructions that multiply matrices of bfloat16."""
+    # Older versions of torch do not tell.
+    tell: Callable[[], Mapping[str, Any]] = getattr(th.cpu, "get_capabilities", dict)
+    return bool(tell().get("amx_bf16", False))
 
 
 MlpPolicy = ManyGoalsPolicy

@@ -60,6 +60,9 @@ class SavingMixin(OffPolicyAlgorithm):
         "_selector_settings",
         "_trackers",
         "_target_choice",
+        "_pacer",
+        "_paced_timesteps",
+        "_is_learning",
         "_loss",
         "_explores",
         "_had_random_steps",
@@ -363,6 +366,8 @@ class SavingMixin(OffPolicyAlgorithm):
             "world": model.world.get_checkpoint_state(),
             "replay_buffer": model.replay_buffer.get_checkpoint_state(),
             "target_choice": model._target_choice.get_checkpoint_state(),
+            "pacer": model._pacer.get_checkpoint_state(),
+            "paced_timesteps": model._paced_timesteps,
             "target_class": type(model.targets).__name__,
             "targets": model.targets.get_checkpoint_state(),
             "attributes": {name: getattr(model, name) for name in self._IN_CHECKPOINTS},
@@ -397,6 +402,8 @@ class SavingMixin(OffPolicyAlgorithm):
         model.replay_buffer.set_checkpoint_state(state["replay_buffer"])
         model.goal_config = model.goal_buffer.config
         model._target_choice.set_checkpoint_state(state["target_choice"])
+        model._pacer.set_checkpoint_state(state["pacer"])
+        model._paced_timesteps = state["paced_timesteps"]
         for name, value in state["attributes"].items():
             setattr(model, name, value.to(model.device) if isinstance(value, th.Tensor) else value)
         model.targets.set_checkpoint_state(state["targets"])

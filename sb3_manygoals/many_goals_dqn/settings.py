@@ -67,6 +67,7 @@ def large_world(steps: float, max_plan_bytes: float = 6_500_000_000) -> dict[str
         "learning_starts": steps * 40 // 43,
         "batch_size": 256,
         "goal_batch_size": 16,
+        "updates_as_needed": False,
         "target_class": LargeWorldTargets,
         "target_kwargs": {"max_plan_bytes": max_plan_bytes},
     }

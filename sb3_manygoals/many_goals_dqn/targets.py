@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -21,10 +22,10 @@ from stable_baselines3.common.utils import (
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.losses import (
-    best_action_loss,
     near_weights,
     pairwise_td_loss,
     pairwise_td_targets,
+    planned_loss,
 )
 from sb3_manygoals.many_goals_dqn.exploration import CountBonus
 from sb3_manygoals.many_goals_dqn.goal_directed_sampler import GoalDirectedSampler
@@ -40,7 +41,18 @@ GoalSampling = Literal["uniform", "batch", "behavior"]
 # Memory for a plan by default, in bytes.
 _DEFAULT_PLAN_BYTES = 2**30
 # The last plan is made at this share of training, so that the network has time to learn it.
-_LAST_PLAN = 0.7
+_LAST_PLAN = 0.8
+# The world counts as discovered if at most this share of the last observations was new. It is
+# looked at after so many transitions, or after a share of all of them, if that is more.
+_FEW_NEW = 0.01
+_LOOK_EVERY = 1_000
+_LOOK_SHARE = 10
+# The model of the world is worth learning from so many transitions for each state on.
+_TRANSITIONS_PER_STATE = 40
+# Discovery ends, and updates begin, at the latest at this share of training.
+_LATEST_BEGIN = 0.5
+# The network is compared with the plan on so many ways.
+_WAYS_TO_COMPARE = 2_048
 # If the last plan knows a way for less than this share of pairs, training warns.
 _FEW_WAYS = 0.5
 # Pairs of so many states are counted at a time, because there may be a billion pairs.
@@ -375,20 +387,24 @@ class PlannedTargets(Targets):
     episodes that explore follow the visit counts
     (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`).
 
+    If updates are made as needed, the world is discovered first, as long as more than 1% of
+    observations are new, for at most half of training. Meanwhile all episodes explore, and nothing
+    is planned.
+
     :param context: the parts of the ManyGoalsDQN that targets use
     :param max_plan_bytes: memory for the plan, in bytes. A pair of state and goal takes five. None:
         1 GiB, or half of the available memory, if that is less. If not all goals fit, the plan is
         for a sample of them
     :param exploring_episodes: share of goal episodes that explore, or a function of the share of
         training that is left, from 1 to 0. None: it falls linearly from 1.0 to 0.1 over the first
-        half of training
+        half of training, and is 1.0 while the world is discovered
     :raises ValueError: if an argument is out of its range, or ``gamma`` is 0
     """
 
     uses_target_network = False
     uses_replay_buffer = False
 
-    growth: ClassVar[float] = 1.5
+    growth: ClassVar[float] = 2.0
     """The next plan is made when the number of transitions has grown by this factor."""
     max_sweeps: ClassVar[int] = 100
     """Greatest number of sweeps of value iteration. The first plan iterates to convergence."""
@@ -431,6 +447,7 @@ class PlannedTargets(Targets):
                 "goal_reward must be greater than step_reward / (1 - gamma), that of never "
                 "reaching it"
             )
+        self._explores_by_default = exploring_episodes is None
         if exploring_episodes is None:
             exploring_episodes = LinearSchedule(1.0, 0.1, 0.5)
         self.exploring_episodes = FloatSchedule(exploring_episodes)
@@ -445,8 +462,12 @@ class PlannedTargets(Targets):
         """The share of pairs of observation and goal between which the last plan knew a way."""
         # The number of goals that are due to be exchanged, which may be a fraction.
         self._goals_to_exchange = 0.0
-        # The round in which the last plan was made, see _round_of.
-        self._round: int | None = None
+        # Whether the last plan was made in the last part of training. None before the first plan.
+        self._planned_last: bool | None = None
+        self.is_discovering = False
+        """Whether the world is still discovered, so that nothing is planned. The learner begins."""
+        # Observations, and new ones among them, when they were looked at last.
+        self._looked_at = (0, 0)
 
     def exploring_share(self, progress_remaining: float) -> float:
         """
@@ -455,12 +476,35 @@ class PlannedTargets(Targets):
         :param progress_remaining: share of training that is left, from 1 to 0
         :return: the share, from 0 to 1
         """
+        if self.is_discovering and self._explores_by_default:
+            return 1.0
         return self.exploring_episodes(progress_remaining)
 
-    def _round_of(self, progress: float) -> int:
-        """Return the number of the plan that is due now: 0 for the last one, negative before."""
-        rounds = math.log(max(progress, 1e-12) / _LAST_PLAN) / math.log(self.growth)
-        return min(0, math.floor(rounds))
+    def is_settled(self, progress: float) -> bool:
+        """
+        Return whether the plan is worth learning: the world is known, and 40 transitions for each
+        state were made, or half of training is done.
+
+        :param progress: share of training that is done, from 0 to 1
+        :return: whether updates should begin
+        """
+        if self.is_discovering or self.planned_at is None:
+            return False
+        world = self.context.world
+        is_tried_often = world.n_counted >= _TRANSITIONS_PER_STATE * len(world.identity)
+        return is_tried_often or progress >= _LATEST_BEGIN
+
+    def _look_for_new_states(self, progress: float) -> None:
+        """Decide whether the world is still discovered."""
+        states = self.context.world.identity
+        n_seen, n_new = self._looked_at
+        since = states.n_added - n_seen
+        if progress >= _LATEST_BEGIN:
+            self.is_discovering = False
+        elif since >= max(_LOOK_EVERY, n_seen // _LOOK_SHARE):
+            n_new_now = states.n_added - states.n_recurred
+            self.is_discovering = n_new_now - n_new > _FEW_NEW * since
+            self._looked_at = (states.n_added, n_new_now)
 
     def is_plan_due(self, progress: float) -> bool:
         """
@@ -469,16 +513,19 @@ class PlannedTargets(Targets):
         :param progress: share of training that is done, from 0 to 1
         :return: whether a plan is due
         """
-        if self._round_of(progress) != self._round:
+        if self.is_discovering:
+            self._look_for_new_states(progress)
+        if self.is_discovering:
+            return False
+        last = self.planned_at
+        if last is None or self._planned_last != (progress >= _LAST_PLAN):
             return True
         # Transitions are counted, not steps, because a loaded model may have no transitions.
-        growth = max(self.growth, 1.01 / _LAST_PLAN)
-        last = self.planned_at
-        return last is not None and self.context.world.n_counted >= growth * max(last, 1)
+        return self.context.world.n_counted >= self.growth * max(last, 1)
 
     def before_updates(self, progress: float) -> None:
         """
-        Make a plan, if one is due (:meth:`is_plan_due`). The last plan is made at 70% of training,
+        Make a plan, if one is due (:meth:`is_plan_due`). The last plan is made at 80% of training,
         so that the network has time to learn it.
 
         Warnings say so if not all goals fit into ``max_plan_bytes``, and if the last plan knows few
@@ -489,7 +536,7 @@ class PlannedTargets(Targets):
         """
         if not self.is_plan_due(progress):
             return
-        self._round = self._round_of(progress)
+        self._planned_last = progress >= _LAST_PLAN
         was_partial = self.plan.is_partial
         is_first = len(self.plan.values) == 0
         self.plan.refresh(self.context.world, self.context.goal_buffer, converge=is_first)
@@ -502,12 +549,94 @@ class PlannedTargets(Targets):
                 "for such worlds, see large_world(steps)",
                 stacklevel=2,
             )
-        if self.plan.is_partial and self._round == 0 and self.known_ways < _FEW_WAYS:
+        if self.plan.is_partial and self._planned_last and self.known_ways < _FEW_WAYS:
             warnings.warn(
                 f"the last plan knows a way for {self.known_ways:.0%} of pairs of observation and "
                 "goal: more random steps first, learning_starts, would teach more",
                 stacklevel=2,
             )
+
+    @th.no_grad()
+    def failures(self, rng: np.random.Generator) -> float:
+        """
+        Compare the network with the plan, in the model of the world.
+
+        Both act from the same random states towards the same random goals. The number of steps is
+        limited to twice those on the longest way of the plan.
+
+        :param rng: random generator
+        :return: the share of goals that the plan reaches and the network does not, less the share
+            of those that only the network reaches
+        """
+        assert self.plan.model is not None
+        columns = rng.integers(len(self.plan.goal_ids), size=_WAYS_TO_COMPARE)
+        goal_ids = self.plan.goal_ids[columns]
+        tried_states = self.plan.model.tried_states
+        states = tried_states[rng.integers(len(tried_states), size=_WAYS_TO_COMPARE)]
+        is_other = states != self.plan.states_of(goal_ids)
+        has_way = (self.plan.best[states, columns] >= 0) & is_other
+        if not has_way.any():
+            return 0.0
+        states = states[has_way]
+        goal_ids = goal_ids[has_way]
+        most_steps = 2 * self._steps_to(float(self.plan.values[states, columns[has_way]].min()))
+        policy = self.context.policy
+        network = policy.q_net if policy.q_net_ema is None else policy.q_net_ema
+        goals = th.as_tensor(self.context.goal_buffer[goal_ids], device=policy.device)
+
+        def by_network(states: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+            observations = th.as_tensor(self.context.world.identity[states], device=policy.device)
+            actions: NDArray[np.int64]
+            actions = network(observations, goals[rows]).argmax(dim=1).cpu().numpy()
+            return actions
+
+        def by_plan(states: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.maximum(self.plan.best_actions(states, goal_ids[rows]), 0)
+
+        reached = [
+            self._reached_share(states, goal_ids, act, most_steps, rng)
+            for act in (by_plan, by_network)
+        ]
+        return reached[0] - reached[1]
+
+    def _steps_to(self, value: float) -> int:
+        """Return how many steps away a goal of this value is."""
+        never = self.plan.unreachable_value
+        nearness = (value - never) / (self.plan.goal_reward - never)
+        return math.ceil(math.log(nearness) / math.log(self.plan.gamma)) + 1
+
+    def _reached_share(
+        self,
+        states: NDArray[np.int64],
+        goal_ids: NDArray[np.int64],
+        act: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]],
+        most_steps: int,
+        rng: np.random.Generator,
+    ) -> float:
+        """
+        Return the share of goals that are reached in the model of the world.
+
+        :param states: ids of the states to begin in, shape (n,)
+        :param goal_ids: ids of the goals, shape (n,)
+        :param act: returns actions in states, given their ids and the numbers of their goals
+        :param most_steps: greatest number of steps
+        :param rng: random generator, for outcomes of actions
+        """
+        model = self.plan.model
+        assert model is not None
+        goal_states = self.plan.states_of(goal_ids)
+        rows = np.arange(len(states))
+        n_reached = 0
+        for _ in range(most_steps):
+            states = model.sample_next(states, act(states, rows), rng)
+            is_reached = states == goal_states[rows]
+            n_reached += int(np.count_nonzero(is_reached))
+            goes_on = (states >= 0) & ~is_reached
+            states = states[goes_on]
+            rows = rows[goes_on]
+            if len(rows) == 0:
+                break
+        return n_reached / len(goal_ids)
 
     def sample(
         self, batch_size: int, goal_batch_size: int, rng: np.random.Generator
@@ -515,12 +644,13 @@ class PlannedTargets(Targets):
         """
         Sample goals, and states in which an action was tried.
 
-        By default, known goals and states are both drawn uniformly. If the plan is partial or
-        ``max_sweeps`` is 0, planned goals are drawn without replacement, and states are sampled on
-        the ways to them.
+        By default, known goals and states are both drawn uniformly, or all of them are taken if
+        they are not more. If the plan is partial or ``max_sweeps`` is 0, planned goals are drawn
+        without replacement, and states are sampled on the ways to them.
 
         :param batch_size: number of states, S
-        :param goal_batch_size: number of goals, G. If fewer are planned, G is their number
+        :param goal_batch_size: number of goals, G. If fewer are known or planned, it is their
+            number
         :param rng: random generator
         :return: the data, without transitions, on the policy's device
         """
@@ -537,8 +667,12 @@ class PlannedTargets(Targets):
         else:
             assert self.plan.model is not None
             tried_states = self.plan.model.tried_states
-            states = tried_states[rng.integers(len(tried_states), size=batch_size)]
-            goal_ids = self.context.goal_buffer.sample_ids(goal_batch_size, rng)
+            states = tried_states
+            if len(states) > batch_size:
+                states = states[rng.integers(len(states), size=batch_size)]
+            goal_ids = np.arange(len(self.context.goal_buffer))
+            if len(goal_ids) > goal_batch_size:
+                goal_ids = self.context.goal_buffer.sample_ids(goal_batch_size, rng)
 
         def tensor(array: NDArray[Any]) -> th.Tensor:
             return th.as_tensor(array, device=self.context.policy.device)
@@ -579,31 +713,44 @@ class PlannedTargets(Targets):
         :param target_values: planned values of all actions, from :meth:`target_values`
         :return: losses, shape (G,)
         """
-        net = self.context.policy.q_net
-        q = net.pairwise(*net.embed(batch.observations, batch.goals))
-        is_planned = ~target_values.isnan()
-        is_known = is_planned.any(dim=2)
-        best = target_values.nan_to_num(nan=-th.inf).amax(dim=2, keepdim=True)
+        policy = self.context.policy
+        with policy.autocast():
+            embedded = policy.q_net.embed(batch.observations, batch.goals)
+        q = policy.q_net.pairwise(*(each.float() for each in embedded))
+        best, is_best = self._best_actions(target_values)
         step_cost = self.plan.step_cost
-        squared = th.where(is_planned, (q - target_values) / step_cost, 0.0).square()
-        errors = squared.sum(dim=2) / is_planned.sum(dim=2).clamp(min=1)
-        if self.best_weight:
-            cost_in_state = (1.0 - self.plan.gamma) * best - self.plan.step_reward
-            tie = (_TIE_IN_STATE * cost_in_state).clamp(max=_TIE_NEAR_GOAL * step_cost)
-            is_best = target_values >= best - tie
-            errors = errors + self.best_weight * best_action_loss(
-                q / step_cost, is_known, is_best, _TEMPERATURE
-            )
-        return (self._weights(batch, is_known, best[:, :, 0]) * errors).mean(dim=0)
+        return planned_loss(
+            q / step_cost,
+            target_values / step_cost,
+            is_best,
+            self._weights(batch, best),
+            self.best_weight,
+            _TEMPERATURE,
+        )
 
-    def _weights(self, batch: UpdateBatch, is_known: th.Tensor, best: th.Tensor) -> th.Tensor:
+    def _best_actions(self, target_values: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        """
+        Return the planned value of each pair, and which actions are about as good.
+
+        :param target_values: planned values of all actions, shape (S, G, A)
+        :return: values, -inf where none is known, shape (S, G); and whether an action is one of the
+            best, shape (S, G, A)
+        """
+        known = target_values.nan_to_num(nan=-th.inf)
+        best = known.amax(dim=2, keepdim=True)
+        cost_in_state = (1.0 - self.plan.gamma) * best - self.plan.step_reward
+        tie = (_TIE_IN_STATE * cost_in_state).clamp(max=_TIE_NEAR_GOAL * self.plan.step_cost)
+        is_best = (known >= best - tie) & (known > -th.inf)
+        return best[:, :, 0], is_best
+
+    def _weights(self, batch: UpdateBatch, best: th.Tensor) -> th.Tensor:
         """
         Return the weights of pairs of state and goal, shape (S, G).
 
         :param batch: data of the update
-        :param is_known: whether the plan knows a value for each pair, shape (S, G)
-        :param best: the planned value of each pair, shape (S, G)
+        :param best: the planned value of each pair, -inf where none is known, shape (S, G)
         """
+        is_known = best > -th.inf
         weights = is_known.float()
         if self.near_decay < 1.0:
             weights = weights * near_weights(
@@ -680,7 +827,9 @@ class PlannedTargets(Targets):
             "planned_at": self.planned_at,
             "known_ways": self.known_ways,
             "goals_to_exchange": self._goals_to_exchange,
-            "round": self._round,
+            "planned_last": self._planned_last,
+            "is_discovering": self.is_discovering,
+            "looked_at": self._looked_at,
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
@@ -695,7 +844,9 @@ class PlannedTargets(Targets):
         self.planned_at = state["planned_at"]
         self.known_ways = state["known_ways"]
         self._goals_to_exchange = state["goals_to_exchange"]
-        self._round = state["round"]
+        self._planned_last = state["planned_last"]
+        self.is_discovering = state["is_discovering"]
+        self._looked_at = tuple(state["looked_at"])
 
 
 class LargeWorldTargets(PlannedTargets):

@@ -45,7 +45,7 @@ def monitored_outside():
 
 MODELS = {
     "one environment": make_model,
-    "a DummyVecEnv": lambda: make_model(make_vec_env(Corridor, 3)),
+    "a DummyVecEnv": lambda: make_model(make_vec_env(Corridor, 3), updates_as_needed=False),
     "a native vector environment": lambda: make_model(native(), "CnnPolicy"),
     "a SyncVectorEnv": lambda: make_model(synchronous()),
     "a VecMonitor within": lambda: make_model(VecMonitor(DummyVecEnv([Corridor] * 3))),

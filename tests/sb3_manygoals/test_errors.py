@@ -127,7 +127,7 @@ def native(*worlds):
     ids=["inf", "terminal", "reward"],
 )
 def test_values_that_are_not_finite_are_neither_stored_nor_learned_from(wrap, bad, message):
-    model = make_model(wrap(Hostile(), Hostile(at=20, **bad)))
+    model = make_model(wrap(Hostile(), Hostile(at=20, **bad)), updates_as_needed=False)
     updates = count_updates(model)
     with pytest.raises(ValueError, match=f"^environment 1 gave {message}, after num_timesteps=38$"):
         model.learn(1_000)

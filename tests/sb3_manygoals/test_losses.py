@@ -11,6 +11,7 @@ from sb3_manygoals.losses import (
     near_weights,
     pairwise_td_loss,
     pairwise_td_targets,
+    planned_loss,
 )
 
 
@@ -113,3 +114,25 @@ def test_the_loss_of_the_best_actions_is_minus_the_log_of_their_probability(
     assert (values.grad.numpy()[best] <= 1e-12).all()
     assert (values.grad.numpy()[known[:, :, None] & ~best] >= 0).all()
     assert (values.grad.numpy()[~known] == 0).all()
+
+
+@given(
+    st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.sampled_from([0.0, 3.0]), st.data()
+)
+def test_the_planned_loss_and_its_gradient_are_those_of_its_formula(s, g, a, best_weight, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 10_000)))
+    q = th.tensor(rng.normal(size=(s, g, a)) * 20, dtype=th.float64, requires_grad=True)
+    values = th.tensor(np.where(rng.random((s, g, a)) < 0.4, np.nan, rng.normal(size=(s, g, a))))
+    is_known = ~values.isnan()
+    best = is_known & (values >= values.nan_to_num(nan=-th.inf).amax(2, keepdim=True) - 0.3)
+    weights = th.tensor(rng.random((s, g))) * is_known.any(2)
+    squares = th.where(is_known, q - values.nan_to_num(), 0.0).square().sum(2)
+    errors = squares / is_known.sum(2).clamp(min=1)
+    errors = errors + best_weight * best_action_loss(q, is_known.any(2), best, 0.5)
+    expected = (weights * errors).mean(0)
+    found = planned_loss(q, values, best, weights, best_weight, 0.5)
+    np.testing.assert_allclose(found.detach(), expected.detach(), rtol=1e-9, atol=1e-12)
+    factors = th.tensor(rng.normal(size=g))
+    (gradient,) = th.autograd.grad((found * factors).sum(), q)
+    (expected_gradient,) = th.autograd.grad((expected * factors).sum(), q)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-9, atol=1e-12)

@@ -162,7 +162,7 @@ def test_a_selector_gets_copies_of_its_arguments():
 
 @pytest.mark.parametrize("how", ["given to the model", "in its own goal wrapper", "by set_env"])
 def test_each_model_learns_about_goals_by_itself(how):
-    first = make_model(goal_wrapper_kwargs=LEARNS).learn(200)
+    first = make_model(goal_wrapper_kwargs=LEARNS, updates_as_needed=False).learn(200)
     learned = first.selector.probabilities(6).copy()
     assert has_learned(first.selector)
     if how == "given to the model":

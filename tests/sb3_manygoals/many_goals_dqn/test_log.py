@@ -53,7 +53,7 @@ def test_a_large_world_is_logged_while_no_goal_episode_ends(tmp_path, max_plan_b
 
 def test_each_plan_is_in_the_log_at_once(tmp_path):
     rows = rows_of(make_model(Corridor(30)), 200, tmp_path, log_interval=1_000)
-    assert len(rows) > 3
+    assert len(rows) == 2
     assert rows["plan/known_ways"].notna().all()
 
 

@@ -218,6 +218,7 @@ def test_settings_for_a_large_world_fit_the_length_of_a_run():
         "learning_starts": 30_000_000,
         "batch_size": 256,
         "goal_batch_size": 16,
+        "updates_as_needed": False,
         "target_class": LargeWorldTargets,
         "target_kwargs": {"max_plan_bytes": 6_500_000_000},
     } == LARGE_WORLD

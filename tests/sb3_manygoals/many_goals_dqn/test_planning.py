@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import gym_twoRooms  # noqa: F401
 from gym_twoRooms.oracle import transition_matrices
-from sb3_manygoals import GoalBuffer
+from sb3_manygoals import GoalBuffer, ManyGoalsDQN
 from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.many_goals_dqn import planning
 from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan, TransitionModel
 from sb3_manygoals.world import WorldModel
 from tests.sb3_manygoals.many_goals_dqn.memories import goals_of, record, shares_of, world_of
@@ -434,3 +435,21 @@ def test_a_plan_from_a_checkpoint_goes_on_with_the_next_samples():
     for plan in (first, copied):
         planned(CHAIN[:30], range(31), 5, plan)
     assert first.goal_ids.tolist() == copied.goal_ids.tolist()
+
+
+def test_a_plan_of_many_pairs_begins_with_a_search_and_is_nearly_the_same(monkeypatch):
+    """The small map: most actions have one outcome, and some tiles have chance."""
+    model = ManyGoalsDQN("CnnPolicy", "TwoRoomsSwitchSmall-v0", seed=0, updates_per_step=1e-3)
+    model.learn(20_000)
+    plan = model.targets.plan
+    plan.refresh(model.world, model.goal_buffer, converge=True)
+    values = plan.values.copy()
+    monkeypatch.setattr(planning, "_MANY_PAIRS", 1)
+    assert 0.75 < plan.model.certain_share < 1.0
+    plan.refresh(model.world, model.goal_buffer)
+    steps = np.abs(plan.values - values) / plan.step_cost
+    assert steps.max() < 1.0
+    assert steps.mean() < 0.01
+    monkeypatch.setattr(planning, "_CERTAIN_SHARE", 1.0)
+    plan.refresh(model.world, model.goal_buffer)
+    assert np.abs(plan.values - values).max() < 0.01

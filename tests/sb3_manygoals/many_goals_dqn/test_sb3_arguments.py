@@ -39,7 +39,7 @@ def test_positional_arguments_are_those_of_sb3_in_the_same_order():
         ({"train_freq": 10}, 1, [30, 40]),
         ({"gradient_steps": 2}, 1, [24, 24, 28, 28, 32, 32, 36, 36, 40, 40]),
         # The default without any of them is an update for 25 steps.
-        ({"updates_per_step": None}, 1, [25, 50]),
+        ({"updates_per_step": None, "updates_as_needed": False}, 1, [25, 50]),
     ],
 )
 @pytest.mark.parametrize("target_class", [None, TDTargets])

@@ -1,0 +1,98 @@
+"""How long training takes beside the world alone, and what it reaches."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch as th
+
+from benchmarks import recording
+from benchmarks.agents.mastery import AgentConfig, make
+from benchmarks.tables import TabularVectorEnv
+from benchmarks.worlds import World
+from sb3_manygoals import evaluate_mastery
+
+
+@dataclass(frozen=True)
+class LearningConfig(AgentConfig):
+    """
+    Time training, and as many random steps in the world alone, in turn, for some seeds.
+
+    After training, mastery is measured as the command mastery does, which is not timed.
+    """
+
+    env_id: str = "TwoRoomsSwitch-v0"
+    """The world, as for the command mastery."""
+    map: str | None = None
+    """Layout of TwoRoomsSwitch, as for the command mastery."""
+    total_steps: int = 100_000
+    """Environment steps to train for."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds of the runs."""
+    most_goals: int = 10_000
+    """Most goals that are measured, drawn at random."""
+
+    def run(self) -> Path:
+        """
+        Measure, print, and write ``config.json`` and a row for each seed to ``learning.csv``.
+
+        :return: the folder of the run
+        """
+        self.check_counts("total_steps", "n_envs", "threads", "most_goals")
+        th.set_num_threads(self.threads)
+        world = World(self.env_id, self.map)
+        folder = recording.create(self.output, f"speed-learning-{world.name}")
+        recording.write_config(folder, self)
+        rows = []
+        for seed in self.seeds:
+            rows.append(self._row(world, seed))
+            print(", ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
+            pd.DataFrame(rows).to_csv(folder / "learning.csv", index=False)
+        print(f"written to {folder}")
+        return folder
+
+    def _row(self, world: World, seed: int) -> dict[str, Any]:
+        """Measure one seed."""
+        config = replace(self, seed=seed)
+        tables = world.tables
+        model, _ = make(config, world, tables)
+        alone = _seconds_alone(model.get_env().unwrapped, self.total_steps, seed)
+        model, _ = make(config, world, tables)
+        begin = time.perf_counter()
+        model.learn(self.total_steps)
+        seconds = time.perf_counter() - begin
+        states = np.random.default_rng(0).permutation(len(tables))[: self.most_goals]
+        task: dict[str, Any] = {
+            "env": TabularVectorEnv(tables, len(states)),
+            "goals": tables.observations[np.sort(states)],
+            "max_steps": 200,
+            "episodes_per_goal": 2,
+            "seed": seed + 1_000,
+        }
+        return {
+            "world": world.name,
+            "agent": self.agent,
+            "seed": seed,
+            "threads": self.threads,
+            "steps": model.num_timesteps,
+            "seconds": round(seconds, 1),
+            "seconds_alone": round(alone, 1),
+            "updates": getattr(model, "_n_updates", ""),
+            "greedy": round(evaluate_mastery(model, **task).rate, 4),
+            "epsilon": round(evaluate_mastery(model, epsilon=0.1, **task).rate, 4),
+        }
+
+
+def _seconds_alone(env: Any, n_steps: int, seed: int) -> float:
+    """Return how long so many random steps take in a vector of environments."""
+    rng = np.random.default_rng(seed)
+    env.reset()
+    begin = time.perf_counter()
+    for _ in range(0, n_steps, env.num_envs):
+        env.step(rng.integers(env.action_space.n, size=env.num_envs))
+    return time.perf_counter() - begin
