@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +63,9 @@ class LearningConfig(AgentConfig):
         tables = world.tables
         model, _ = make(config, world, tables)
         alone = _seconds_alone(model.get_env().unwrapped, self.total_steps, seed)
+        # What is left of earlier models would slow down the next one.
+        del model
+        gc.collect()
         model, _ = make(config, world, tables)
         begin = time.perf_counter()
         model.learn(self.total_steps)
@@ -74,7 +78,7 @@ class LearningConfig(AgentConfig):
             "episodes_per_goal": 2,
             "seed": seed + 1_000,
         }
-        return {
+        row = {
             "world": world.name,
             "agent": self.agent,
             "seed": seed,
@@ -86,6 +90,9 @@ class LearningConfig(AgentConfig):
             "greedy": round(evaluate_mastery(model, **task).rate, 4),
             "epsilon": round(evaluate_mastery(model, epsilon=0.1, **task).rate, 4),
         }
+        del model
+        gc.collect()
+        return row
 
 
 def _seconds_alone(env: Any, n_steps: int, seed: int) -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch as th
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack, vstack
 from scipy.sparse.csgraph import breadth_first_order
@@ -15,9 +17,13 @@ from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.random_streams import Stream, generator
 from sb3_manygoals.world import WorldModel
 
-# So many goals are planned together. Their values of some thousand states fit into a processor's
-# cache.
+# So many goals are exchanged together, and planned together if there are many states. Their values
+# of some thousand states fit into a processor's cache.
 _GOALS_AT_A_TIME = 32
+# So many are planned together if there are fewer states than this. Threads then change over less
+# often.
+_MORE_GOALS_AT_A_TIME = 128
+_FEW_STATES = 2**14
 # After every so many sweeps, value iteration checks whether values still change.
 _CHECK_EVERY = 4
 # Value iteration stops once no value changes by more than this share of the cost of a step.
@@ -413,9 +419,15 @@ class AllGoalsPlan:
         return self._rng.choice(n_all, n, replace=False)
 
     def _plan_all(self) -> None:
-        """Compute values and best actions of all planned goals."""
-        for begin in range(0, len(self.goal_ids), _GOALS_AT_A_TIME):
-            self._plan(slice(begin, begin + _GOALS_AT_A_TIME))
+        """Compute values and best actions of all planned goals, in as many threads as torch has."""
+        is_small = self.best.shape[0] < _FEW_STATES
+        at_a_time = _MORE_GOALS_AT_A_TIME if is_small else _GOALS_AT_A_TIME
+        firsts = range(0, len(self.goal_ids), at_a_time)
+        parts = [slice(first, first + at_a_time) for first in firsts]
+        # Parts do not depend on each other, so the plan does not depend on the number of threads.
+        with ThreadPoolExecutor(th.get_num_threads()) as pool:
+            for _ in pool.map(self._plan, parts):
+                pass
 
     def _plan(self, columns: slice) -> None:
         """Compute values and best actions of the goals in these columns."""
