@@ -42,6 +42,8 @@ GoalSampling = Literal["uniform", "batch", "behavior"]
 _DEFAULT_PLAN_BYTES = 2**30
 # The last plan is made at this share of training, so that the network has time to learn it.
 _LAST_PLAN = 0.8
+# From this share of training on, no other plan is made before the last one.
+_NONE_BEFORE_LAST = 0.6
 # The world counts as discovered if at most this share of the last observations was new. It is
 # looked at after so many transitions, or after a share of all of them, if that is more.
 _FEW_NEW = 0.01
@@ -520,6 +522,8 @@ class PlannedTargets(Targets):
         last = self.planned_at
         if last is None or self._planned_last != (progress >= _LAST_PLAN):
             return True
+        if _NONE_BEFORE_LAST <= progress < _LAST_PLAN:
+            return False
         # Transitions are counted, not steps, because a loaded model may have no transitions.
         return self.context.world.n_counted >= self.growth * max(last, 1)
 
