@@ -44,18 +44,14 @@ from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapping import goal_trackers, is_goal_wrapped, wrap_goal_env
 from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs, shrink_replay_memory
 from sb3_manygoals.many_goals_dqn.pacing import UpdatePacer
+from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.progress import PlanProgressBarCallback
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals, replay_goals
 from sb3_manygoals.many_goals_dqn.saving import SavingMixin
 from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice
-from sb3_manygoals.many_goals_dqn.targets import (
-    PlannedTargets,
-    TargetContext,
-    Targets,
-    TDTargets,
-)
+from sb3_manygoals.many_goals_dqn.targets import TargetContext, Targets, TDTargets
 from sb3_manygoals.many_goals_dqn.task_policy import (
     GoalValues,
     Reward,

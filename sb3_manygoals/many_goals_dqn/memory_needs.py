@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_manygoals.goals.wrapping import goal_trackers
-from sb3_manygoals.many_goals_dqn.targets import PlannedTargets
+from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.memory_limits import check_memory, share_of_memory
 from sb3_manygoals.validation import check_count
 

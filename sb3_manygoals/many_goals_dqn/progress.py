@@ -2,7 +2,7 @@
 
 from stable_baselines3.common.callbacks import ProgressBarCallback
 
-from sb3_manygoals.many_goals_dqn.targets import PlannedTargets
+from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 
 
 class PlanProgressBarCallback(ProgressBarCallback):

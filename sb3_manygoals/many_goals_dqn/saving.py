@@ -18,9 +18,10 @@ from stable_baselines3.common.type_aliases import GymEnv
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals.buffer import GoalBuffer, read_npz, write_npz
+from sb3_manygoals.many_goals_dqn.planned_targets import LargeWorldTargets, PlannedTargets
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
-from sb3_manygoals.many_goals_dqn.targets import LargeWorldTargets, PlannedTargets, TDTargets
+from sb3_manygoals.many_goals_dqn.targets import TDTargets
 
 if TYPE_CHECKING:
     from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN

@@ -7,7 +7,8 @@ from typing import Any
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from torch import nn
 
-from sb3_manygoals.many_goals_dqn.targets import LargeWorldTargets, TDTargets
+from sb3_manygoals.many_goals_dqn.planned_targets import LargeWorldTargets
+from sb3_manygoals.many_goals_dqn.targets import TDTargets
 from sb3_manygoals.networks import PaddedCNN
 from sb3_manygoals.validation import check_count
 
