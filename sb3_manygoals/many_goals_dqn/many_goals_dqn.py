@@ -936,7 +936,13 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         :return: whether they have made a plan
         """
         progress = 1.0 - self._current_progress_remaining
-        plans = isinstance(self.targets, PlannedTargets) and self.targets.is_plan_due(progress)
+        plans = False
+        if isinstance(self.targets, PlannedTargets):
+            if not self._is_paced:
+                # Updates that do not wait need a plan, also if an interrupted training left the
+                # world undiscovered.
+                self.targets.is_discovering = False
+            plans = self.targets.is_plan_due(progress)
         if plans:
             self.logger.info(f"planning for {len(self.targets.context.goal_buffer):,} goals")
         self.targets.before_updates(progress)

@@ -205,6 +205,46 @@ def test_it_plans_again_as_steps_grow_and_where_they_are_counted_anew(monkeypatc
     assert planned_at[-1] > 800
 
 
+def interrupted_model(steps):
+    """Return a model whose training was interrupted while it discovered the world."""
+
+    def interrupt(*_):
+        if model.num_timesteps == steps:
+            raise KeyboardInterrupt
+        return True
+
+    model = make_model()
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(1_000, interrupt)
+    assert model.targets.is_discovering
+    assert model._n_updates == 0
+    return model
+
+
+def test_after_an_interrupted_training_updates_by_hand_make_a_plan():
+    model = interrupted_model(steps=40)
+    model.train(3)
+    assert model._n_updates == 3
+    # The training ended before it noted its last transition.
+    assert model.targets.planned_at == 39
+
+
+def test_after_an_interrupted_training_updates_that_no_longer_wait_make_a_plan():
+    model = interrupted_model(steps=40)
+    model.updates_as_needed = False
+    model.learn(100)
+    assert model._n_updates == 100 - 20
+
+
+def test_an_interrupted_training_that_goes_on_discovers_the_world_further():
+    model = interrupted_model(steps=40)
+    stop = ConvertCallback(lambda *_: model.num_timesteps < 490)
+    model.learn(960, stop, reset_num_timesteps=False)
+    # Of so small a training, it is the first half.
+    assert model.targets.is_discovering
+    assert model.targets.planned_at is None
+
+
 def test_actions_follow_the_plan_and_the_visit_counts_of_episodes_that_explore():
     model = planned_model(make_vec_env(Corridor, 4, seed=0)).learn(400)
     targets = model.targets
