@@ -13,6 +13,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from sb3_manygoals.validation import check_count
@@ -341,6 +342,8 @@ class UniversalQNetwork(nn.Module):
         :param goals: embeddings of G goals, see :meth:`embed`
         :return: values, shape (S, G, A)
         """
+        # In mixed precision, embeddings are bfloat16.
+        states = states.to(self.head.weight.dtype)
         # Multiply the goals into the weights of the head: shape (G, A, D).
         weighted = goals[:, None, :] * self.head.weight
         values = functional.linear(
@@ -418,7 +421,7 @@ class DistanceQNetwork(UniversalQNetwork):
         :param goals: embeddings of G goals, see :meth:`embed`
         :return: values, shape (S, G, A)
         """
-        values = self._values(_squared_distances(self._points(states).flatten(0, 1), goals))
+        values = self._pairwise_values(self._points(states).flatten(0, 1), goals)
         return values.view(len(states), self.n_actions, len(goals)).transpose(1, 2)
 
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
@@ -433,7 +436,7 @@ class DistanceQNetwork(UniversalQNetwork):
         :return: values, shape (S, G)
         """
         points = self._points(states)[th.arange(len(states), device=states.device), actions]
-        return self._values(_squared_distances(points, goals))
+        return self._pairwise_values(points, goals)
 
     @th.no_grad()
     def shift_values(self, by: float) -> None:
@@ -448,13 +451,52 @@ class DistanceQNetwork(UniversalQNetwork):
         """Return the embeddings of states by action, shape (S, A, D)."""
         return states.view(len(states), self.n_actions, -1)
 
+    def _pairwise_values(self, points: th.Tensor, goals: th.Tensor) -> th.Tensor:
+        """Return the values of all pairs of points, shape (L, D), and goals, shape (G, D)."""
+        arguments = (points, goals, self.log_scale, self.offset)
+        values: th.Tensor = _DistanceValues.apply(*arguments)  # type: ignore[no-untyped-call]
+        return values
+
     def _values(self, squared_distances: th.Tensor) -> th.Tensor:
         """Return the values that follow from squared distances, of the same shape."""
         return self.offset - self.log_scale.exp() * squared_distances.log1p()
 
 
-def _squared_distances(left: th.Tensor, right: th.Tensor) -> th.Tensor:
-    """Return the squared distances between all rows, shape (L, R), by one matrix product."""
-    lengths = left.square().sum(dim=1)[:, None] + right.square().sum(dim=1)
-    # Rounding may make them negative.
-    return (lengths - 2.0 * functional.linear(left, right)).clamp(min=0.0)
+class _DistanceValues(th.autograd.Function):
+    """
+    The values of all pairs of a point and a goal by their distance, and their gradient. Autograd
+    would keep and read several tensors with a number for each pair.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, points: th.Tensor, goals: th.Tensor, log_scale: th.Tensor, offset: th.Tensor
+    ) -> th.Tensor:
+        """
+        Compute values, shape (L, G), of points, shape (L, D), and goals, shape (G, D).
+
+        The numbers are float32, or bfloat16 that were computed in mixed precision.
+        """
+        left = points.to(log_scale.dtype)
+        right = goals.to(log_scale.dtype)
+        lengths = left.square().sum(dim=1)[:, None] + right.square().sum(dim=1)
+        # Rounding may make squared distances negative.
+        plus_one = th.addmm(lengths, left, right.T, alpha=-2.0).clamp_(min=0.0).add_(1.0)
+        logarithms = plus_one.log()
+        ctx.save_for_backward(points, goals, log_scale, plus_one, logarithms)
+        return offset - log_scale.exp() * logarithms
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: th.Tensor) -> tuple[th.Tensor, ...]:
+        """Return the gradients with respect to all four arguments."""
+        points, goals, log_scale, plus_one, logarithms = ctx.saved_tensors
+        scale = log_scale.exp()
+        of_log_scale = -scale * (grad_output * logarithms).sum()
+        of_distances = (grad_output / plus_one).mul_(-2.0 * scale)
+        of_points = of_distances.sum(dim=1)[:, None] * points
+        of_goals = of_distances.sum(dim=0)[:, None] * goals
+        of_distances = of_distances.to(points.dtype)
+        of_points -= of_distances @ goals
+        of_goals -= of_distances.T @ points
+        return of_points.to(points.dtype), of_goals.to(goals.dtype), of_log_scale, grad_output.sum()

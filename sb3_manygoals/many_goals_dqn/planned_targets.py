@@ -402,7 +402,7 @@ class PlannedTargets(Targets):
         policy = self.context.policy
         with policy.autocast():
             embedded = policy.q_net.embed(batch.observations, batch.goals)
-        q = policy.q_net.pairwise(*(each.float() for each in embedded))
+        q = policy.q_net.pairwise(*embedded)
         best, is_best = self._best_actions(target_values)
         step_cost = self.plan.step_cost
         return planned_loss(
@@ -420,14 +420,14 @@ class PlannedTargets(Targets):
 
         :param target_values: planned values of all actions, shape (S, G, A)
         :return: values, -inf where none is known, shape (S, G); and whether an action is one of the
-            best, shape (S, G, A)
+            best, 1.0 or 0.0, shape (S, G, A)
         """
         known = target_values.nan_to_num(nan=-th.inf)
         best = known.amax(dim=2, keepdim=True)
         cost_in_state = (1.0 - self.plan.gamma) * best - self.plan.step_reward
         tie = (_TIE_IN_STATE * cost_in_state).clamp(max=_TIE_NEAR_GOAL * self.plan.step_cost)
-        is_best = (known >= best - tie) & (known > -th.inf)
-        return best[:, :, 0], is_best
+        # Where nothing is known, both are -inf. Their difference is NaN, and no action is best.
+        return best[:, :, 0], known.ge_(best - tie)
 
     def _weights(self, batch: UpdateBatch, best: th.Tensor) -> th.Tensor:
         """

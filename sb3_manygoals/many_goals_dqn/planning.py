@@ -85,6 +85,14 @@ class TransitionModel:
         n_certain = int(np.count_nonzero(n_outcomes == 1))
         self.certain_share = n_certain / max(int(self.tried.sum()), 1)
         """The share of tried actions that have one outcome."""
+        self.certain_next: NDArray[np.int64] = np.full(n_outcomes.shape, -1)
+        """
+        Where actions lead that have one outcome without a termination, shape (S, A). -1 for all
+        others.
+        """
+        is_certain = (n_outcomes == 1) & (np.diff(transitions.indptr) == 1)
+        self.certain_next[is_certain] = transitions.indices[transitions.indptr[:-1][is_certain]]
+        self.certain_next = self.certain_next.reshape(self.tried.shape)
         # Sums of the probabilities before each entry.
         self._cumulated = np.concatenate([[0.0], np.cumsum(transitions.data, dtype=np.float64)])
 
@@ -566,22 +574,67 @@ class AllGoalsPlan:
         found = np.full((len(states), model.n_actions, len(goal_ids)), np.nan, dtype=np.float32)
         columns_of_all = self.columns_of(goal_ids)
         goals = np.flatnonzero(columns_of_all >= 0)
+        columns = columns_of_all[goals]
         goal_states = self._state_of_goal[goal_ids[goals]]
         known = np.flatnonzero((states >= 0) & (states < model.n_states))
-        places, actions = np.nonzero(model.tried[states[known]])
+        next_states = model.certain_next[states[known]]
+        is_certain = next_states >= 0
+        places, actions = np.nonzero(is_certain)
+        values = self._returns_of(next_states[is_certain], columns, goal_states)
+        _put(found, known[places], actions, goals, values)
+        places, actions = np.nonzero(model.tried[states[known]] & ~is_certain)
         rows = states[known][places] * model.n_actions + actions
-        on = model.transitions[rows]
-        # Only the values of next states that occur are read.
-        met, columns = np.unique(on.indices, return_inverse=True)
-        on = csr_array((on.data, columns, on.indptr), shape=(len(rows), len(met)))
-        achieved = np.nonzero(met[:, None] == goal_states)
-        values = on @ self._returns(self.values[np.ix_(met, columns_of_all[goals])], achieved)
-        terminal = self._terminal_returns(model.terminal_transitions[rows], goal_states)
-        if terminal is not None:
-            values += terminal
-        values[values < self.least_value] = np.nan
-        found[known[places][:, None], actions[:, None], goals] = values
+        values = self._mean_returns_of(rows, columns, goal_states)
+        _put(found, known[places], actions, goals, values)
+        found[found < self.least_value] = np.nan
         return found.swapaxes(1, 2)
+
+    def _returns_of(
+        self, states: NDArray[np.int64], columns: NDArray[np.int64], goal_states: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """
+        Return the returns of transitions into some states.
+
+        :param states: ids of the next states, shape (n,)
+        :param columns: the columns of goals in the values, shape (m,)
+        :param goal_states: ids of the goals' states, shape (m,)
+        :return: returns, shape (n, m)
+        """
+        # Taking from one axis is faster than from two.
+        places = states[:, None] * self.values.shape[1] + columns
+        achieved = np.nonzero(states[:, None] == goal_states)
+        return self._returns(self.values.reshape(-1).take(places), achieved)
+
+    def _mean_returns_of(
+        self, rows: NDArray[np.int64], columns: NDArray[np.int64], goal_states: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """
+        Return the mean returns of actions.
+
+        :param rows: rows of actions in the transition model, shape (n,)
+        :param columns: the columns of goals in the values, shape (m,)
+        :param goal_states: ids of the goals' states, shape (m,)
+        :return: means over the outcomes of each action, shape (n, m)
+        """
+        assert self.model is not None
+        on = self.model.transitions
+        means = np.zeros((len(rows), len(columns)), dtype=np.float32)
+        n_outcomes = on.indptr[rows + 1] - on.indptr[rows]
+        # All outcomes in one row after the other. SciPy takes several times as long for this.
+        ends = np.cumsum(n_outcomes)
+        outcomes = np.arange(ends[-1] if len(ends) else 0)
+        outcomes += np.repeat(on.indptr[rows] - ends + n_outcomes, n_outcomes)
+        returns = self._returns_of(on.indices[outcomes], columns, goal_states)
+        returns *= on.data[outcomes, None]
+        has_any = n_outcomes > 0
+        if has_any.any():
+            means[has_any] = np.add.reduceat(returns, (ends - n_outcomes)[has_any], axis=0)
+        terminal = self.model.terminal_transitions
+        if terminal.nnz > 0:
+            returns_of_terminal = self._terminal_returns(terminal[rows], goal_states)
+            if returns_of_terminal is not None:
+                means += returns_of_terminal
+        return means
 
     def best_actions(
         self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]
@@ -655,6 +708,20 @@ class AllGoalsPlan:
             self.values = np.empty(shape, self.values.dtype)
             self.best = np.full(shape, -1, dtype=self.best.dtype)
             self._plan_all()
+
+
+def _put(
+    found: NDArray[np.float32],
+    places: NDArray[np.int64],
+    actions: NDArray[np.int64],
+    goals: NDArray[np.int64],
+    values: NDArray[np.float32],
+) -> None:
+    """Write the values of n actions for m goals, shape (n, m), into an array (S, A, G)."""
+    if len(goals) == found.shape[2]:
+        found[places, actions] = values
+    else:
+        found[places[:, None], actions[:, None], goals] = values
 
 
 _IN_CHECKPOINTS = (

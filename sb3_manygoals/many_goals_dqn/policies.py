@@ -130,6 +130,8 @@ class ManyGoalsPolicy(BasePolicy):
         self.q_net_ema = self._untrained_copy() if ema_decay else None
         if ema_decay:
             self.register_buffer("ema_updates", th.zeros((), device=self.device))
+        # Weights and buffers of the moving average beside the trained ones. None until needed.
+        self._ema_pairs: list[list[tuple[th.Tensor, th.Tensor]]] | None = None
         self.optimizer = self.optimizer_class(
             self.q_net.parameters(), **{"lr": lr_schedule(1), **self.optimizer_kwargs}
         )
@@ -188,10 +190,16 @@ class ManyGoalsPolicy(BasePolicy):
         # As in TensorFlow's ExponentialMovingAverage, the decay is at most (1 + n) / (10 + n) after
         # n updates, so that the initial weights are soon forgotten.
         share = (9.0 / (10.0 + self.ema_updates)).clamp(min=1.0 - self.ema_decay)
-        parameters = zip(self.q_net_ema.parameters(), self.q_net.parameters(), strict=True)
+        if self._ema_pairs is None:
+            # Visiting all modules takes as long as averaging.
+            self._ema_pairs = [
+                list(zip(self.q_net_ema.parameters(), self.q_net.parameters(), strict=True)),
+                list(zip(self.q_net_ema.buffers(), self.q_net.buffers(), strict=True)),
+            ]
+        parameters, buffers = self._ema_pairs
         for average, trained in parameters:
             average.lerp_(trained, share)
-        for copied, buffer in zip(self.q_net_ema.buffers(), self.q_net.buffers(), strict=True):
+        for copied, buffer in buffers:
             copied.copy_(buffer)
 
     def fit_standardization(self, observations: th.Tensor) -> None:
@@ -301,6 +309,7 @@ class ManyGoalsPolicy(BasePolicy):
         :return: the missing and the unexpected names
         :raises RuntimeError: if weights do not fit this policy
         """
+        self._ema_pairs = None
         prefix = "q_net_target."
         # A copy with the versions of modules, which torch keeps beside the weights.
         weights: Any = copy.copy(state_dict)

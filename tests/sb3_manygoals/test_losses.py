@@ -130,7 +130,7 @@ def test_the_planned_loss_and_its_gradient_are_those_of_its_formula(s, g, a, bes
     errors = squares / is_known.sum(2).clamp(min=1)
     errors = errors + best_weight * best_action_loss(q, is_known.any(2), best, 0.5)
     expected = (weights * errors).mean(0)
-    found = planned_loss(q, values, best, weights, best_weight, 0.5)
+    found = planned_loss(q, values, best.double(), weights, best_weight, 0.5)
     np.testing.assert_allclose(found.detach(), expected.detach(), rtol=1e-9, atol=1e-12)
     factors = th.tensor(rng.normal(size=g))
     (gradient,) = th.autograd.grad((found * factors).sum(), q)
