@@ -1,6 +1,7 @@
 """Rules of style that ruff does not know. CONTRIBUTING.md says them in words."""
 
 import ast
+import itertools
 import re
 from pathlib import Path
 
@@ -25,7 +26,8 @@ def arguments(function):
 
 def is_public_function(node):
     is_overload = any("overload" in ast.unparse(each) for each in node.decorator_list)
-    return not node.name.startswith("_") and not is_overload
+    is_private = node.name.startswith("_") and node.name != "__call__"
+    return not is_private and not is_overload
 
 
 def public_callables(tree):
@@ -46,13 +48,42 @@ def public_callables(tree):
                 yield name, arguments(method), ast.get_docstring(method) or ""
 
 
-@pytest.mark.parametrize("path", modules(LIBRARY), ids=lambda path: path.relative_to(ROOT))
+@pytest.mark.parametrize("path", modules(SOURCES), ids=lambda path: path.relative_to(ROOT))
 def test_every_argument_of_public_callables_is_documented_where_it_stands(path):
     missing = [
         f"{name}: {argument}"
         for name, names, docstring in public_callables(ast.parse(path.read_text("utf-8")))
         for argument in names
         if not re.search(rf":param {argument}:", docstring)
+    ]
+    assert not missing
+
+
+def is_class_of_fields(node):
+    """Return whether the fields of a class are the arguments of its constructor."""
+    is_dataclass = any("dataclass" in ast.unparse(each) for each in node.decorator_list)
+    return is_dataclass or any(ast.unparse(base) == "NamedTuple" for base in node.bases)
+
+
+def undocumented_fields(node):
+    """Yield the fields of a class that neither its docstring nor a string below them documents."""
+    docstring = ast.get_docstring(node) or ""
+    for field, below in itertools.pairwise([*node.body, None]):
+        if not isinstance(field, ast.AnnAssign) or field.target.id.startswith("_"):
+            continue
+        is_string = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if not is_string and f":param {field.target.id}:" not in docstring:
+            yield field.target.id
+
+
+@pytest.mark.parametrize("path", modules(LIBRARY), ids=lambda path: path.relative_to(ROOT))
+def test_every_field_of_public_classes_of_fields_is_documented(path):
+    missing = [
+        f"{node.name}: {field}"
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        if is_class_of_fields(node)
+        for field in undocumented_fields(node)
     ]
     assert not missing
 

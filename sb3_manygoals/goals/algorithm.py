@@ -13,7 +13,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_manygoals.goals.moved_worlds import check_evaluators, marks_of
+from sb3_manygoals.goals.moved_worlds import check_evaluators, inner_callbacks, marks_of
 from sb3_manygoals.goals.wrapper import copy_vec_env
 from sb3_manygoals.goals.wrapping import as_goal_vec_env, goal_trackers
 from sb3_manygoals.random_streams import Stream, generator
@@ -218,7 +218,7 @@ class GoalAlgorithm(OffPolicyAlgorithm):
 class _WatchCallback(BaseCallback):
     """
     Sees how far the environments have come, before other callbacks. At the end of training it says
-    which held-out observations were never met.
+    which held-out observations were never met, and makes callbacks forget each other.
     """
 
     def __init__(self, learner: GoalAlgorithm) -> None:
@@ -237,3 +237,7 @@ class _WatchCallback(BaseCallback):
         unmet = goals.describe_unmet() if goals is not None and goals.has_held_out else None
         if unmet is not None:
             self.learner._warn_once(unmet, unmet)
+        # The local variables that SB3 gives to callbacks refer to all of them, and to the model. In
+        # this circle, a model of gigabytes would stay after nothing else refers to it.
+        for one in inner_callbacks(self.locals["callback"]):
+            one.locals.pop("callback", None)

@@ -43,7 +43,7 @@ from sb3_manygoals.goals.spaces import check_inside, check_one_hot
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapping import goal_trackers, is_goal_wrapped, wrap_goal_env
 from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs, shrink_replay_memory
-from sb3_manygoals.many_goals_dqn.pacing import UpdatePacer
+from sb3_manygoals.many_goals_dqn.pacing import LateLinearSchedule, UpdatePacer
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.progress import PlanProgressBarCallback
@@ -416,18 +416,21 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     def _setup_lr_schedule(self) -> None:
         """Make a function of the learning rate."""
         if self.learning_rate is None:
-            self.lr_schedule = self._default_learning_rate
+            # A method of the model would be a circle of references: the model would stay in memory
+            # after nothing else refers to it.
+            self.lr_schedule = LateLinearSchedule(_DEFAULT_LEARNING_RATE)
         else:
             super()._setup_lr_schedule()
 
-    def _default_learning_rate(self, progress_remaining: float) -> float:
-        """
-        Return the learning rate of updates that are made steadily. It begins to fall only when
-        learning starts.
-        """
-        random_share = self.learning_starts / max(self._total_timesteps, 1)
-        learning_share = max(1.0 - random_share, 1e-9)
-        return _DEFAULT_LEARNING_RATE * min(progress_remaining / learning_share, 1.0)
+    def _update_learning_rate(
+        self, optimizers: list[th.optim.Optimizer] | th.optim.Optimizer
+    ) -> None:
+        """Set the learning rate of updates that are made steadily."""
+        if isinstance(self.lr_schedule, LateLinearSchedule):
+            # The default begins to fall only when learning starts.
+            random_share = self.learning_starts / max(self._total_timesteps, 1)
+            self.lr_schedule.falling_share = 1.0 - random_share
+        super()._update_learning_rate(optimizers)
 
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         """Compute the share of training that is left, at least 0, also in the last rollout."""

@@ -1,4 +1,4 @@
-"""When updates are made: once there is something to learn, and as long as there is."""
+"""When updates are made, and how the learning rate of steady updates falls."""
 
 from __future__ import annotations
 
@@ -170,3 +170,25 @@ class UpdatePacer:
         :param state: what :meth:`get_checkpoint_state` returned
         """
         vars(self).update(state)
+
+
+class LateLinearSchedule:
+    """
+    A learning rate that is constant at first, and then falls linearly to 0.
+
+    :param initial: the learning rate at first
+    """
+
+    def __init__(self, initial: float) -> None:
+        self.initial = initial
+        self.falling_share = 1.0
+        """The share of training, at its end, in which it falls. It stays constant if this is 0."""
+
+    def __call__(self, progress_remaining: float) -> float:
+        """
+        Return the learning rate.
+
+        :param progress_remaining: share of training that is left, from 1 to 0
+        :return: the learning rate
+        """
+        return self.initial * min(progress_remaining / max(self.falling_share, 1e-9), 1.0)

@@ -46,12 +46,19 @@ class TargetContext:
     """The parts of a ManyGoalsDQN that targets use."""
 
     policy: ManyGoalsPolicy
+    """The policy, with the networks."""
     replay_buffer: ManyGoalsReplayBuffer
+    """The replay memory. It is empty if targets do not read transitions."""
     goal_buffer: GoalBuffer
+    """The known goals."""
     world: WorldModel
+    """The model of the world, with the states that were met and the counts of transitions."""
     gamma: float
+    """Discount factor, in [0, 1)."""
     goal_reward: float
+    """Reward of a transition that reaches its goal."""
     step_reward: float
+    """Reward of every other transition."""
     tau: float = 1.0
     """Step of an update of the target network. 1.0 copies the weights."""
     target_update_interval: int = 250

@@ -1,4 +1,4 @@
-"""Auxiliary tasks for SB3's A2C: many goals, pixel control and reward prediction."""
+"""What auxiliary tasks for SB3's A2C have in common: episodes, updates and the log."""
 
 from __future__ import annotations
 
@@ -21,20 +21,12 @@ from stable_baselines3.common.vec_env import (
 )
 
 from sb3_manygoals.auxiliary.episode_buffer import EpisodeBuffer, Trajectories
-from sb3_manygoals.auxiliary.losses import (
-    many_goals_losses,
-    mean_of_real,
-    pixel_changes,
-    pixel_control_losses,
-    reward_prediction_losses,
-)
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy, Task
 from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.errors import check_loss
 from sb3_manygoals.goals.moved_worlds import check_evaluators
-from sb3_manygoals.goals.spaces import identical
 from sb3_manygoals.terminal_watch import TerminalWatch
-from sb3_manygoals.validation import check_count, check_number, check_rewards
+from sb3_manygoals.validation import check_count, check_number
 
 Update = Literal["two_steps", "joint"]
 
@@ -504,181 +496,3 @@ class AuxiliaryCallback(BaseCallback):
 def _joined(tensors: Iterable[th.Tensor]) -> th.Tensor:
     """Return copies of tensors as one vector."""
     return th.cat([tensor.detach().flatten() for tensor in tensors])
-
-
-class ManyGoalsCallback(AuxiliaryCallback):
-    r"""
-    Many goals as an auxiliary task (section 5 and Algorithm 2 of Veeriah et al. 2018).
-
-    Trajectories are sampled from the best episodes. The last observation of a trajectory is the
-    goal of all its transitions.
-
-    The paper gives beta, the capacity K of the episode buffer, and 80 transitions in an update. It
-    does not give two other settings. Here trajectories are as long as the actor-critic's rollouts
-    (5 steps of 16 environments are 80), and the target network's period is that of
-    :data:`~sb3_manygoals.many_goals_dqn.settings.PAPER`.
-
-    By default each update takes the two steps of Algorithm 2:
-    :math:`\theta - \alpha \nabla \mathcal{L}^{AC}`, then
-    :math:`\theta - \alpha \beta \nabla \mathcal{L}^Q`. With ``update="joint"`` it takes one step on
-    the sum of both losses, which section 5 prints. :class:`AuxiliaryCallback` describes both.
-
-    :param beta: weight of the loss, at least 0. The loss is a mean over transitions
-    :param n_steps: n, number of transitions in a trajectory
-    :param gamma: discount factor of the goals, in [0, 1)
-    :param goal_reward: reward of a transition that reaches its goal
-    :param step_reward: reward of every other transition
-    :param target_update_interval: number of updates between two copies to the target network
-    :param update: "two_steps" (Algorithm 2) or "joint" (section 5)
-    :param kwargs: ``episodes``, ``batch_size``, ``seed`` and ``verbose`` of
-        :class:`AuxiliaryCallback`, with its defaults
-    :raises ValueError: if a number is out of its range, ``batch_size`` is not a multiple of
-        ``n_steps``, ``goal_reward`` is not greater than ``step_reward``, or ``update`` is unknown
-    """
-
-    task = "many_goals"
-
-    def __init__(
-        self,
-        beta: float = 0.02,
-        n_steps: int = 5,
-        gamma: float = 0.99,
-        goal_reward: float = 0.0,
-        step_reward: float = -0.1,
-        target_update_interval: int = 250,
-        update: Update = "two_steps",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(beta, n_steps=n_steps, update=update, **kwargs)
-        self.gamma = check_number("gamma", gamma, at_least=0, below=1)
-        self.goal_reward, self.step_reward = check_rewards(goal_reward, step_reward)
-        self.target_update_interval = check_count("target_update_interval", target_update_interval)
-
-    def loss(
-        self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
-    ) -> th.Tensor:
-        """
-        Compute the mean squared Bellman error of trajectories, each for the goal at its end.
-
-        If the target network is due, the weights are copied to it before.
-
-        :param policy: the policy whose head learns
-        :param episodes: the buffer to sample from. At least one episode has ended
-        :param rng: generator of the batch
-        :return: the loss, shape ()
-        """
-        if self.n_updates % self.target_update_interval == 0:
-            policy.update_goal_target()
-        batch, observations, actions, is_real = self._sample(episodes, rng, policy.device)
-        next_observations = batch.observations[:, 1:]
-        goals = np.broadcast_to(batch.observations[:, -1:], next_observations.shape)
-        achieved = identical(next_observations, goals, len(episodes.frames.shape))
-        with th.no_grad():
-            next_q = policy.goal_values(observations, target=True)
-        losses = many_goals_losses(
-            policy.goal_values(observations),
-            next_q,
-            actions,
-            th.as_tensor(achieved, device=policy.device),
-            self.gamma,
-            self.goal_reward,
-            self.step_reward,
-        )
-        return mean_of_real(losses, is_real)
-
-
-class PixelControlCallback(AuxiliaryCallback):
-    """
-    Pixel control (Jaderberg et al. 2017): learn to change the pixels in each cell of the picture.
-
-    The policy's ``crop`` and ``cell`` determine the cells. In a stack of frames, the newest one
-    counts. Jaderberg et al. add the loss to A3C's, so the update is joint by default. For Atari,
-    they take one trajectory in an update and draw the weight log-uniformly from 0.0001 to 0.01. The
-    default is the middle of that range on the logarithmic scale.
-
-    :param weight: weight of the loss, at least 0. The loss is a mean over transitions; that of a
-        transition is a sum over all cells
-    :param n_steps: n, number of transitions in a trajectory
-    :param gamma: discount factor of the changes, in [0, 1]
-    :param update: "joint" or "two_steps", see :class:`AuxiliaryCallback`
-    :param kwargs: ``episodes``, ``batch_size``, ``seed`` and ``verbose`` of
-        :class:`AuxiliaryCallback`, with its defaults
-    :raises ValueError: if a number is out of its range, ``batch_size`` is not a multiple of
-        ``n_steps``, or ``update`` is unknown
-    """
-
-    task = "pixel_control"
-
-    def __init__(
-        self,
-        weight: float = 0.001,
-        n_steps: int = 20,
-        gamma: float = 0.9,
-        update: Update = "joint",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(weight, n_steps=n_steps, update=update, **kwargs)
-        self.gamma = check_number("gamma", gamma, at_least=0, at_most=1)
-
-    def loss(
-        self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
-    ) -> th.Tensor:
-        """
-        Compute the mean loss of n-step Q-learning. The rewards are the changes of the cells.
-
-        :param policy: the policy whose head learns
-        :param episodes: the buffer to sample from. At least one episode has ended
-        :param rng: generator of the batch
-        :return: the loss, shape ()
-        """
-        batch, observations, actions, is_real = self._sample(episodes, rng, policy.device)
-        newest = np.ascontiguousarray(episodes.frames.split(batch.observations)[:, :, -1])
-        images = th.as_tensor(newest, device=policy.device).float() / 255.0
-        losses = pixel_control_losses(
-            policy.cell_values(observations),
-            actions,
-            pixel_changes(images, policy.crop, policy.cell),
-            th.as_tensor(batch.terminated, device=policy.device),
-            is_real,
-            self.gamma,
-        )
-        return mean_of_real(losses, is_real)
-
-
-class RewardPredictionCallback(AuxiliaryCallback):
-    """
-    Reward prediction (Jaderberg et al. 2017): predict whether the next reward is zero, positive or
-    negative.
-
-    The head predicts it from the last three observations. In an update, half of the transitions
-    have a reward other than 0, if there are any. Jaderberg et al. add the loss to A3C's, so the
-    update is joint by default.
-
-    :param weight: weight of the loss, at least 0. The default of 1.0 is that of Jaderberg et al.
-        The loss is the mean cross-entropy over transitions
-    :param update: "joint" or "two_steps", see :class:`AuxiliaryCallback`
-    :param kwargs: ``episodes``, ``batch_size``, ``seed`` and ``verbose`` of
-        :class:`AuxiliaryCallback`, with its defaults
-    :raises ValueError: if a number is out of its range, or ``update`` is unknown
-    """
-
-    task = "reward_prediction"
-
-    def __init__(self, weight: float = 1.0, update: Update = "joint", **kwargs: Any) -> None:
-        super().__init__(weight, update=update, **kwargs)
-
-    def loss(
-        self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
-    ) -> th.Tensor:
-        """
-        Compute the mean cross-entropy of the predicted sign of the next reward.
-
-        :param policy: the policy whose head learns
-        :param episodes: the buffer to sample from. At least one episode has ended
-        :param rng: generator of the batch
-        :return: the loss, shape ()
-        """
-        observations, rewards = episodes.sample_rewards(self.batch_size, rng)
-        logits = policy.reward_logits(th.as_tensor(observations, device=policy.device))
-        rewards_on_device = th.as_tensor(rewards, device=policy.device)
-        return reward_prediction_losses(logits, rewards_on_device).mean()
