@@ -89,6 +89,10 @@ OTHERS = {
         "speed.planned:PlannedConfig",
         "Time updates from a plan beside the least they could cost.",
     ),
+    "speed-step": (
+        "speed.step:StepConfig",
+        "Time steps and actions without updates, ours and those of SB3's DQN.",
+    ),
     "speed-learning": (
         "speed.learning:LearningConfig",
         "Time training beside random steps in the world alone, and measure mastery.",

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.wrappers.vector import TransformObservation
 from numpy.typing import NDArray
 
-from benchmarks.agents import hindsight
+from benchmarks.agents import heads, hindsight
 from benchmarks.agents.arguments import hint, read_arguments
 from benchmarks.recording import RunConfig
 from benchmarks.tables import Tables
@@ -27,7 +27,7 @@ from sb3_manygoals import (
 )
 from sb3_manygoals.goals import GoalSelector, LearningProgressSelector, UniformSelector
 
-Agent = Literal["default", "td", "paper", "large", "table", "hindsight"]
+Agent = Literal["default", "td", "paper", "large", "table", "hindsight", "heads"]
 Selection = Literal["uniform", "learning_progress"]
 
 SELECTORS: dict[Selection, type[GoalSelector]] = {
@@ -49,8 +49,8 @@ class AgentConfig(RunConfig):
 
     agent: Agent = "default"
     """ManyGoalsDQN as it is; with the targets of a target network; with the paper's settings; with
-    those for large worlds, 93% of the steps random; a lookup table; or SB3's DQN with
-    HerReplayBuffer."""
+    those for large worlds, 93% of the steps random; a lookup table; SB3's DQN with
+    HerReplayBuffer; or a network with outputs for each goal."""
     selection: Selection = "uniform"
     """How behavior goals are selected."""
     agent_kwargs: str = "{}"
@@ -86,7 +86,7 @@ def make(
     never = None if held_out is None or tables is None else tables.observations[held_out]
     what = f"{config.agent} in {world.id} with agent_kwargs {config.agent_kwargs}"
     with building(what + hint(config.agent_kwargs)):
-        if config.agent in ("table", "hindsight") and never is not None:
+        if config.agent in ("table", "hindsight", "heads") and never is not None:
             raise ValueError("it learns of every goal that it meets: held_out is for others")
         if config.agent == "table":
             if tables is None:
@@ -107,7 +107,7 @@ def make(
         if config.selection != "uniform":
             pursuit["selector_class"] = SELECTORS[config.selection]
         many = tables is not None and len(tables) > DEFAULT_GOALS
-        if config.agent == "hindsight" or never is not None or many:
+        if config.agent in ("hindsight", "heads") or never is not None or many:
             pursuit["goal_buffer"] = GoalBuffer(
                 world.space, 10_000 if tables is None else len(tables), never
             )
@@ -119,6 +119,7 @@ def make(
             "td": {"target_class": TDTargets},
             "paper": PAPER,
             "large": large_world(config.total_steps),
+            "heads": heads.SETTINGS,
         }.get(config.agent, {})
         if config.agent == "paper" and not world.is_seen:
             # Convolutions are for pictures only.
@@ -133,6 +134,8 @@ def make(
         env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
         policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
         own = merged(own, given)
+        if config.agent == "heads":
+            return heads.HeadsDQN(policy, env, seed=config.seed, device=device, **own), False
         return ManyGoalsDQN(policy, env, seed=config.seed, device=device, **own), False
 
 

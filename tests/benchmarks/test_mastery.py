@@ -13,6 +13,7 @@ import torch as th
 from PIL import Image
 
 from benchmarks.agents.arguments import read_arguments
+from benchmarks.agents.heads import HeadsDQN
 from benchmarks.agents.hindsight import HindsightDQN
 from benchmarks.agents.mastery import SELECTORS, Agent, make, merged
 from benchmarks.mastery import MasteryConfig, choose_held_out
@@ -43,6 +44,7 @@ KWARGS = {
     **dict.fromkeys(("default", "td", "paper", "large"), TINY),
     "table": {},
     "hindsight": {"gradient_steps": 1},
+    "heads": {"policy_kwargs": {"net_arch": [16]}, "updates_per_step": 0.05},
 }
 """Arguments that make each agent small."""
 
@@ -180,6 +182,7 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
         "large": "LargeWorldTargets",
         "td": "TDTargets",
         "paper": "TDTargets",
+        "heads": "HeadsTargets",
     }
     assert summary["targets"] == targets.get(agent, "")
     assert bool(summary["plan"]) == (agent in ("default", "large"))
@@ -288,6 +291,7 @@ def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
     }
     assert usual["paper"].env.get_attr("goal_tracker")[0].reset_worlds is True
     table = build(agent="table")
+    assert type(build(agent="heads")) is HeadsDQN
     assert type(usual["hindsight"]) is HindsightDQN
     assert type(table) is TabularAllGoals
     assert table.exploration_fraction == pytest.approx(1 / 3)
