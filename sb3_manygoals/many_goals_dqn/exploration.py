@@ -18,6 +18,9 @@ _TOLERANCE = 0.01
 _SOLVE_EVERY = 100
 # For so many transitions that were made before, they are computed one transition later.
 _MORE_EVERY = 500
+# In large worlds, they are computed again after one transition for so many states at the earliest,
+# because that takes as long as there are states.
+_STATES_A_TRANSITION = 20
 # Transition probabilities are computed again after so many transitions, or a twentieth of those
 # that were made, if that is more.
 _MODEL_EVERY = 1_000
@@ -66,7 +69,12 @@ class CountBonus:
             self._model = TransitionModel.of(world)
             self._modeled_at = n_made
             model_is_due = True
-        wait = max(_SOLVE_EVERY + self._solved_at // _MORE_EVERY, 4 * n_envs)
+        n_states = len(world.identity)
+        wait = max(
+            _SOLVE_EVERY + self._solved_at // _MORE_EVERY,
+            4 * n_envs,
+            n_states // _STATES_A_TRANSITION,
+        )
         if model_is_due or n_made - self._solved_at >= wait:
             self._solve(world)
             self._solved_at = n_made

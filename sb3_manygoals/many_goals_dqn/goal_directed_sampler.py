@@ -11,70 +11,86 @@ from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan, TransitionModel
 
 # The share of random actions, so that states beside the ways are met too.
 _RANDOM_SHARE = 0.15
-# Walkers make so many steps between two samples, because neighbouring states teach much the same.
-_STEPS_BETWEEN_SAMPLES = 3
-# The walkers to a goal begin so many steps apart, all together.
-_STEPS_APART = 128
+# So many goals are walked to together, and each walker makes so many steps.
+_GOALS_TOGETHER = 512
+_N_STEPS = 128
+# After so many samples, walkers set out anew.
+_SAMPLES = 32
 # Actions whose values differ by less than this share of a step are chosen about equally often.
 _TIE = 0.5
 
 
 class GoalDirectedSampler:
     """
-    Samples states on the ways to planned goals. Some walkers for each goal move in the plan's model
-    of the world. They follow the plan, except for some random actions. A walker begins anew, in a
-    random state, when it reaches its goal, when the environment terminates, and when the plan knows
-    no way.
+    Samples states on the ways to planned goals.
+
+    A walker for each of 512 goals makes 128 steps in the plan's model of the world. It follows the
+    plan, except for some random actions. It begins in a random state. It begins anew, in another
+    one, when it reaches its goal, when the environment terminates, and when the plan knows no way.
+    Samples are drawn from all states that were met. After 32 samples, walkers set out to other
+    goals.
 
     :param plan: plan to follow
     """
 
     def __init__(self, plan: AllGoalsPlan) -> None:
         self.plan = plan
+        self.columns: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        """The columns of the plan that were walked to, shape (W,)."""
         self.states: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
-        """Where the walkers are, shape (n, G). Columns are in the order of ``plan.goal_ids``."""
-        # The goal of each column, which tells where the plan has exchanged goals.
-        self._goal_ids: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        """The states that each walker met, shape (steps, W)."""
+        # The samples since walkers set out, and the place of the next goal to sample for.
+        self._n_samples = 0
+        self._next = 0
         self._model: TransitionModel | None = None
         # The most frequent outcome of each action in each state, -1 for none, and whether the
         # environment terminates with it.
         self._likeliest_next: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
         self._likeliest_terminates: NDArray[np.bool_] = np.zeros((0, 0), dtype=np.bool_)
 
-    def sample(
-        self, columns: NDArray[np.int64], n: int, rng: np.random.Generator
-    ) -> NDArray[np.int64]:
-        """
-        Sample n states on the ways to each of G goals.
+    @property
+    def is_used_up(self) -> bool:
+        """Whether walkers set out anew before the next sample. Until then, goals must stay."""
+        return self._model is not self.plan.model or self._n_samples >= _SAMPLES
 
-        :param columns: different columns of the plan, those of the goals, shape (G,)
+    def sample(
+        self, n_goals: int, n: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """
+        Sample goals, and states on the ways to each of them.
+
+        :param n_goals: number of different goals, G, at most those that are planned
         :param n: number of states for each goal
         :param rng: random generator
-        :return: ids of states, shape (n, G)
+        :return: the goals' columns of the plan, shape (G,); and ids of states, shape (n, G)
         """
-        plan = self.plan
-        if self._model is not plan.model or len(self.states) != n:
-            self._use_model()
-            self._goal_ids = np.full(len(plan.goal_ids), -1)
-            self.states = np.zeros((n, len(plan.goal_ids)), dtype=np.int64)
-        ids = plan.goal_ids[columns]
-        fresh = columns[self._goal_ids[columns] != ids]
-        self._goal_ids[columns] = ids
-        self.states[:, fresh] = self._random_states(n * len(fresh), rng).reshape(n, -1)
-        for first in range(1, n):
-            self._walk(first, fresh, _STEPS_APART // n, rng)
-        self._walk(0, columns, _STEPS_BETWEEN_SAMPLES, rng)
-        return self.states[:, columns]
+        if self.is_used_up or len(self.columns) < n_goals:
+            self._walk(max(_GOALS_TOGETHER, n_goals), rng)
+        elif self._next + n_goals > len(self.columns):
+            order = rng.permutation(len(self.columns))
+            self.columns = self.columns[order]
+            self.states = self.states[:, order]
+            self._next = 0
+        walkers = np.arange(self._next, self._next + n_goals)
+        self._next += n_goals
+        self._n_samples += 1
+        steps = rng.integers(len(self.states), size=(n, n_goals))
+        return self.columns[walkers], self.states[steps, walkers]
 
-    def _walk(
-        self, first: int, columns: NDArray[np.int64], n_steps: int, rng: np.random.Generator
-    ) -> None:
-        """Move the walkers to the goals in these columns, from the one with this number on."""
-        states = self.states[first:, columns]
-        goal_ids = np.tile(self.plan.goal_ids[columns], len(states))
-        for _ in range(n_steps):
-            states = self._step(states.ravel(), goal_ids, rng).reshape(states.shape)
-        self.states[first:, columns] = states
+    def _walk(self, n_walkers: int, rng: np.random.Generator) -> None:
+        """Let walkers set out to so many goals, or to all of them if there are not more."""
+        if self._model is not self.plan.model:
+            self._use_model()
+        goal_ids = self.plan.goal_ids
+        self.columns = rng.permutation(len(goal_ids))[:n_walkers]
+        self._n_samples = 0
+        self._next = 0
+        states = self._random_states(len(self.columns), rng)
+        met = []
+        for _ in range(_N_STEPS):
+            states = self._step(states, goal_ids[self.columns], rng)
+            met.append(states)
+        self.states = np.stack(met)
 
     def _use_model(self) -> None:
         """Read the plan's model."""
@@ -129,18 +145,26 @@ class GoalDirectedSampler:
         return after
 
     def get_checkpoint_state(self) -> dict[str, Any] | None:
-        """Return the walkers, or None if they begin anew with the next sample."""
-        if self._model is None or self._model is not self.plan.model:
+        """Return what the walkers have met, or None if they set out anew with the next sample."""
+        if self.is_used_up:
             return None
-        return {"states": self.states, "goal_ids": self._goal_ids}
+        return {
+            "columns": self.columns,
+            "states": self.states,
+            "n_samples": self._n_samples,
+            "next": self._next,
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any] | None) -> None:
         """
-        Replace the walkers. The plan must have been restored before.
+        Replace what the walkers have met. The plan must have been restored before.
 
         :param state: what :meth:`get_checkpoint_state` returned
         """
+        self._model = None
         if state is not None:
+            self.columns = state["columns"]
             self.states = state["states"]
-            self._goal_ids = state["goal_ids"]
+            self._n_samples = state["n_samples"]
+            self._next = state["next"]
             self._use_model()

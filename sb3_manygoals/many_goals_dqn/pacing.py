@@ -13,8 +13,14 @@ _SHORTEST_CYCLE = 300
 _LAST_CYCLES = 3
 # A cycle after a rest has this share of the updates of the first one.
 _SHARE_AFTER_REST = 0.25
-# Updates rest if the network reaches as many goals as the plan, but for at most this share.
+# Updates rest if the network reaches as many goals as the plan, but for at most this share. If the
+# next cycle has more updates than this, they rest at a share that is greater by the same factor.
 _TOLERATED_FAILURES = 0.001
+_TOLERATED_UNTIL = 10_000
+# Twice as many updates in a cycle divide failures by about this number.
+_FAILURES_HALVING = 3.3
+# A cycle has at most so many times the updates of the one before.
+_GREATEST_GROWTH = 8
 
 # Sums of fractions of updates are right up to this number.
 _ROUNDING = 1e-6
@@ -27,10 +33,12 @@ class UpdatePacer:
     Updates **wait** until the plan is worth learning. Those that waited are made later, evenly
     until the end of training. Then updates are made in **cycles**. In each cycle the step size
     falls linearly to 0. After a cycle, the network is compared with the plan. If it fails to reach
-    more than 0.1% of the goals that the plan reaches, the next cycle is twice as long. Otherwise
-    updates **rest**, and those that are due meanwhile are never made. When a comparison with a new
-    plan shows failures, a short cycle begins, with as small a step size as the longest cycle had
-    when as many updates were left.
+    more than 0.1% of the goals that the plan reaches, the next cycle is two, four or eight times as
+    long, the longer, the more it fails. Otherwise updates **rest**, and those that are due
+    meanwhile are never made. They also rest if a cycle of more than 10,000 updates would be needed
+    to mend few failures: 0.2% for 20,000 updates, and so on. When a comparison with a new plan
+    shows failures, a short cycle begins, with as small a step size as the longest cycle had when as
+    many updates were left.
     """
 
     def __init__(self) -> None:
@@ -47,10 +55,10 @@ class UpdatePacer:
         self._now = 0.0
         # Updates that will be due until the end of training.
         self._to_come = 0.0
-        # The number of updates of the first, of the next, and of the longest cycle, and how many of
+        # The number of updates of the first, of the last, and of the longest cycle, and how many of
         # the present one are left. 0 before the first cycle.
         self._first_length = 0
-        self._next_length = 0
+        self._last_length = 0
         self._longest = 0
         self._left = 0
         # Whether the present cycle takes all updates that are left.
@@ -68,7 +76,7 @@ class UpdatePacer:
         self._now = 0.0
         self._left = 0
         self._is_last = False
-        self._next_length = self._first_length
+        self._last_length = 0
 
     def add_due(self, n: int, to_come: float) -> None:
         """
@@ -130,8 +138,20 @@ class UpdatePacer:
         if self._is_last:
             length = max(available, 1)
         self._left = length
-        self._next_length = 2 * length
+        self._last_length = length
         self._longest = max(self._longest, length)
+
+    @property
+    def _next_length(self) -> int:
+        """The number of updates of a cycle after the last one, from how many failures are left."""
+        if self._last_length == 0:
+            return self._first_length
+        growth = 2
+        failures = self.failures / _FAILURES_HALVING
+        while failures > _TOLERATED_FAILURES and growth < _GREATEST_GROWTH:
+            failures /= _FAILURES_HALVING
+            growth *= 2
+        return growth * self._last_length
 
     def take(self, compare: Callable[[], float]) -> bool:
         """
@@ -147,11 +167,12 @@ class UpdatePacer:
                 # Only the steps by which the last rollout is too long have made more updates due.
                 return False
             self.failures = compare()
-            if self.failures <= _TOLERATED_FAILURES:
+            next_length = self._next_length
+            if self.failures <= _TOLERATED_FAILURES * max(1.0, next_length / _TOLERATED_UNTIL):
                 self.is_resting = True
                 self._rest()
                 return False
-            self._begin_cycle(self._next_length)
+            self._begin_cycle(next_length)
         self._now -= 1.0
         return True
 

@@ -22,7 +22,7 @@ from sb3_manygoals.memory_limits import share_of_memory
 from sb3_manygoals.validation import check_count, check_number
 
 # Memory for a plan by default, in bytes.
-_DEFAULT_PLAN_BYTES = 2**30
+_DEFAULT_PLAN_BYTES = 2**32
 # The last plan is made at this share of training, so that the network has time to learn it.
 _LAST_PLAN = 0.8
 # From this share of training on, no other plan is made before the last one.
@@ -32,7 +32,7 @@ _NONE_BEFORE_LAST = 0.6
 _FEW_NEW = 0.01
 _LOOK_EVERY = 1_000
 _LOOK_SHARE = 10
-# The model of the world is worth learning from so many transitions for each state on.
+# Before so many transitions for each state were made, the model of the world is too coarse.
 _TRANSITIONS_PER_STATE = 40
 # Discovery ends, and updates begin, at the latest at this share of training.
 _LATEST_BEGIN = 0.5
@@ -43,7 +43,7 @@ _FEW_WAYS = 0.5
 # Pairs of so many states are counted at a time, because there may be a billion pairs.
 _STATES_AT_A_TIME = 1_000
 # If a state was sampled on the way to a goal, this share of its weights is that of this goal.
-_WEIGHT_OF_OWN_GOAL = 0.5
+_WEIGHT_OF_OWN_GOAL = 0.2
 # Temperature of the loss of the best actions, in steps.
 _TEMPERATURE = 0.5
 # An action counts as one of the best if its value is close to the best one. The difference must be
@@ -57,27 +57,26 @@ class PlannedTargets(Targets):
     """
     Values from value iteration in a model of the world
     (:class:`~sb3_manygoals.many_goals_dqn.planning.AllGoalsPlan`), for worlds in which observations
-    recur. The network learns the values of all actions, and which of them are best, in states drawn
-    uniformly.
+    recur. The network learns the values of all actions, and which of them are best.
 
-    In large worlds random states are rarely near enough to a goal to teach much. So states are
-    sampled on the ways to planned goals
-    (:class:`~sb3_manygoals.many_goals_dqn.goal_directed_sampler.GoalDirectedSampler`), if the plan
-    is partial or ``max_sweeps`` is 0. Then half of the weights of a state go to the goal on the way
-    to which it was sampled.
+    Random states are rarely near enough to a goal to teach much. So states are sampled on the ways
+    to planned goals
+    (:class:`~sb3_manygoals.many_goals_dqn.goal_directed_sampler.GoalDirectedSampler`). A fifth of
+    the weights of a state go to the goal on the way to which it was sampled, and the rest to all
+    goals of the update. If all states and goals fit into an update, it has all of them.
 
     Errors of values are measured in steps, by what a step costs near the goal:
     ``(1 - gamma) goal_reward - step_reward``. During training, behavior follows the plan. Goal
     episodes that explore follow the visit counts
     (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`).
 
-    If updates are made as needed, the world is discovered first, as long as more than 1% of
-    observations are new, for at most half of training. Meanwhile all episodes explore, and nothing
-    is planned.
+    If updates are made as needed, the world is discovered first. This goes on while more than 1% of
+    observations are new or fewer than 40 transitions for each state were made, for at most half of
+    training. Meanwhile all episodes explore, and nothing is planned.
 
     :param context: the parts of the ManyGoalsDQN that targets use
     :param max_plan_bytes: memory for the plan, in bytes. A pair of state and goal takes five. None:
-        1 GiB, or half of the available memory, if that is less. If not all goals fit, the plan is
+        4 GiB, or half of the available memory, if that is less. If not all goals fit, the plan is
         for a sample of them
     :param exploring_episodes: share of goal episodes that explore, or a function of the share of
         training that is left, from 1 to 0. None: it falls linearly from 1.0 to 0.1 over the first
@@ -89,10 +88,12 @@ class PlannedTargets(Targets):
     uses_replay_buffer = False
 
     growth: ClassVar[float] = 2.0
-    """The next plan is made when the number of transitions has grown by this factor."""
+    """The next plan is made when the number of transitions has grown by this factor. Its third
+    power is needed if no states were found since the last plan and there were 40 transitions for
+    each state."""
     max_sweeps: ClassVar[int] = 100
     """Greatest number of sweeps of value iteration. The first plan iterates to convergence."""
-    fresh_goals: ClassVar[float] = 0.25
+    fresh_goals: ClassVar[float] = 0.1
     """The number of goals of a partial plan that are exchanged for each update, on average."""
     near_decay: ClassVar[float] = 0.75
     """``decay`` of :func:`~sb3_manygoals.losses.near_weights`. 1.0 for equal weights."""
@@ -164,20 +165,6 @@ class PlannedTargets(Targets):
             return 1.0
         return self.exploring_episodes(progress_remaining)
 
-    def is_settled(self, progress: float) -> bool:
-        """
-        Return whether the plan is worth learning: the world is known, and 40 transitions for each
-        state were made, or half of training is done.
-
-        :param progress: share of training that is done, from 0 to 1
-        :return: whether updates should begin
-        """
-        if self.is_discovering or self.planned_at is None:
-            return False
-        world = self.context.world
-        is_tried_often = world.n_counted >= _TRANSITIONS_PER_STATE * len(world.identity)
-        return is_tried_often or progress >= _LATEST_BEGIN
-
     def _look_for_new_states(self, progress: float) -> None:
         """Decide whether the world is still discovered."""
         states = self.context.world.identity
@@ -187,7 +174,9 @@ class PlannedTargets(Targets):
             self.is_discovering = False
         elif since >= max(_LOOK_EVERY, n_seen // _LOOK_SHARE):
             n_new_now = states.n_added - states.n_recurred
-            self.is_discovering = n_new_now - n_new > _FEW_NEW * since
+            are_many_new = n_new_now - n_new > _FEW_NEW * since
+            n_enough = _TRANSITIONS_PER_STATE * len(states)
+            self.is_discovering = are_many_new or self.context.world.n_counted < n_enough
             self._looked_at = (states.n_added, n_new_now)
 
     def is_plan_due(self, progress: float) -> bool:
@@ -207,7 +196,11 @@ class PlannedTargets(Targets):
         if _NONE_BEFORE_LAST <= progress < _LAST_PLAN:
             return False
         # Transitions are counted, not steps, because a loaded model may have no transitions.
-        return self.context.world.n_counted >= self.growth * max(last, 1)
+        n_states = len(self.plan.values)
+        has_new = len(self.context.world.identity) > n_states
+        is_coarse = last < _TRANSITIONS_PER_STATE * n_states
+        growth = self.growth if has_new or is_coarse else self.growth**3
+        return self.context.world.n_counted >= growth * max(last, 1)
 
     def before_updates(self, progress: float) -> None:
         """
@@ -330,9 +323,8 @@ class PlannedTargets(Targets):
         """
         Sample goals, and states in which an action was tried.
 
-        By default, known goals and states are both drawn uniformly, or all of them are taken if
-        they are not more. If the plan is partial or ``max_sweeps`` is 0, planned goals are drawn
-        without replacement, and states are sampled on the ways to them.
+        Planned goals are drawn without replacement, and states are sampled on the ways to them. If
+        there are not more states and goals, all of them are taken.
 
         :param batch_size: number of states, S
         :param goal_batch_size: number of goals, G. If fewer are known or planned, it is their
@@ -341,24 +333,17 @@ class PlannedTargets(Targets):
         :return: the data, without transitions, on the policy's device
         """
         goal_of_state = None
-        if self.plan.is_partial or self.max_sweeps == 0:
+        assert self.plan.model is not None
+        states = self.plan.model.tried_states
+        goal_ids = self.plan.goal_ids
+        if len(states) > batch_size or len(goal_ids) > goal_batch_size or self.plan.is_partial:
             self._exchange_goals()
-            planned = self.plan.goal_ids
-            n_goals = min(goal_batch_size, len(planned))
-            columns = rng.choice(len(planned), n_goals, replace=False)
-            goal_ids = planned[columns]
+            n_goals = min(goal_batch_size, len(self.plan.goal_ids))
             per_goal = math.ceil(batch_size / n_goals)
-            states = self.sampler.sample(columns, per_goal, rng).ravel()[:batch_size]
+            columns, states = self.sampler.sample(n_goals, per_goal, rng)
+            goal_ids = self.plan.goal_ids[columns]
+            states = states.ravel()[:batch_size]
             goal_of_state = th.arange(batch_size, device=self.context.policy.device) % n_goals
-        else:
-            assert self.plan.model is not None
-            tried_states = self.plan.model.tried_states
-            states = tried_states
-            if len(states) > batch_size:
-                states = states[rng.integers(len(states), size=batch_size)]
-            goal_ids = np.arange(len(self.context.goal_buffer))
-            if len(goal_ids) > goal_batch_size:
-                goal_ids = self.context.goal_buffer.sample_ids(goal_batch_size, rng)
 
         def tensor(array: NDArray[Any]) -> th.Tensor:
             return th.as_tensor(array, device=self.context.policy.device)
@@ -372,10 +357,13 @@ class PlannedTargets(Targets):
         )
 
     def _exchange_goals(self) -> None:
-        """Exchange as many goals of a partial plan as are due for one update."""
+        """
+        Exchange as many goals of a partial plan as are due for one update. They wait until nothing
+        is sampled for them any more.
+        """
         if self.plan.is_partial:
             self._goals_to_exchange += self.fresh_goals
-        while self._goals_to_exchange >= 1.0:
+        while self._goals_to_exchange >= 1.0 and self.sampler.is_used_up:
             self._goals_to_exchange -= self.plan.exchange_goals()
 
     def target_values(self, batch: UpdateBatch) -> th.Tensor:
@@ -543,7 +531,7 @@ class LargeWorldTargets(PlannedTargets):
 
     :param context: the parts of the ManyGoalsDQN that targets use
     :param max_plan_bytes: memory for the plan, in bytes. A pair of state and goal takes five. None:
-        1 GiB, or half of the available memory, if that is less. If not all goals fit, the plan is
+        4 GiB, or half of the available memory, if that is less. If not all goals fit, the plan is
         for a sample of them
     :param exploring_episodes: share of goal episodes that explore, or a function of the share of
         training that is left, from 1 to 0. None: it falls linearly from 1.0 to 0.1 over the first

@@ -35,6 +35,9 @@ _MANY_PAIRS = 2**20
 _CERTAIN_SHARE = 0.75
 _SWEEPS_AFTER_SEARCH = 32
 _TOLERANCE_AFTER_SEARCH = 0.05
+# In a plan of at least so many pairs, there are none. They would take several times as long as the
+# search.
+_TOO_MANY_PAIRS_TO_SWEEP = 2**27
 
 
 class UsefulActions(NamedTuple):
@@ -271,8 +274,9 @@ class AllGoalsPlan:
     Values begin with those of the last plan. They begin with breadth-first search, which gives each
     action its most frequent outcome, if the plan is partial, if the last plan and the next one
     would not fit into ``max_bytes`` together, or if there are at least a million pairs of state and
-    goal and three quarters of the tried actions have one outcome. Sweeps of value iteration then
-    account for chance. Without sweeps, the model has the most frequent outcomes only.
+    goal and three quarters of the tried actions have one outcome. At most 32 sweeps of value
+    iteration then account for chance, or none if there are more than a hundred million pairs. If
+    ``max_sweeps`` is 0, the model has the most frequent outcomes only.
 
     :param gamma: discount factor, in [0, 1)
     :param goal_reward: reward of a transition that reaches its goal
@@ -365,7 +369,9 @@ class AllGoalsPlan:
         self._sweeps_of_this_plan = self.max_sweeps
         self._tolerance = _TOLERANCE
         if is_certain:
-            self._sweeps_of_this_plan = min(self.max_sweeps, _SWEEPS_AFTER_SEARCH)
+            is_too_many = n_states * n_goals >= _TOO_MANY_PAIRS_TO_SWEEP
+            after_search = 0 if is_too_many else _SWEEPS_AFTER_SEARCH
+            self._sweeps_of_this_plan = min(self.max_sweeps, after_search)
             self._tolerance = _TOLERANCE_AFTER_SEARCH
         elif converge and self.max_sweeps and not self.is_partial:
             self._sweeps_of_this_plan = max(self.max_sweeps, n_states)

@@ -126,9 +126,7 @@ def test_the_tables_have_the_states_that_a_search_finds_and_its_steps():
     following = np.array(
         [[numbers[rule(*state, action)] for action in range(8)] for state in found]
     )
-    np.testing.assert_array_equal(
-        tables.next_states.reshape(-1, 8)[states], states[np.array(after)]
-    )
+    np.testing.assert_array_equal(tables.next_states.reshape(-1, 8)[states], states[following])
     # Every state leads back to the start, from which all were found.
     back = tables.ceiling(200)(tables.observations, pictures[:1].repeat(6_050, axis=0))
     assert (back == 1.0).all()

@@ -52,9 +52,9 @@ def test_updates_that_waited_are_spread_evenly_over_the_rest_of_training():
     assert sum(made) == 1_000
 
 
-def test_step_sizes_fall_in_cycles_that_double_until_the_network_does_not_fail():
+def test_step_sizes_fall_in_cycles_until_the_network_does_not_fail():
     pacer = UpdatePacer()
-    made = run(pacer, 100, 200, [0.5, 0.002, 0.001], n_states=1_000)
+    made = run(pacer, 100, 200, [0.003, 0.002, 0.001], n_states=1_000)
     sizes = np.array([size for one in made for size in one])
     # Cycles of 0.7 updates for each state, and then twice as many each time.
     assert len(sizes) == 700 + 1_400 + 2_800
@@ -66,9 +66,27 @@ def test_step_sizes_fall_in_cycles_that_double_until_the_network_does_not_fail()
     assert pacer.failures == 0.001
 
 
+@pytest.mark.parametrize(
+    ("failures", "growth"), [(0.0011, 2), (0.0033, 2), (0.0034, 4), (0.0109, 8), (1.0, 8)]
+)
+def test_the_next_cycle_is_the_longer_the_more_the_network_fails(failures, growth):
+    made = run(UpdatePacer(), 100, 400, [failures, 0.0], n_states=1_000)
+    assert sum(map(len, made)) == 700 * (1 + growth)
+
+
+def test_few_failures_are_not_worth_a_long_cycle():
+    pacer = UpdatePacer()
+    # Cycles of 7,000 and 28,000 updates. For 2.2% of failures, 224,000 more would be needed.
+    made = run(pacer, 1_000, 500, [0.004, 0.022], n_states=10_000)
+    assert sum(map(len, made)) == 7_000 + 28_000
+    assert pacer.is_resting
+    made = run(UpdatePacer(), 1_000, 500, [0.004, 0.023, 0.0], n_states=10_000)
+    assert sum(map(len, made)) > 35_000
+
+
 def test_after_a_rest_a_short_cycle_begins_with_a_small_step_size():
     pacer = UpdatePacer()
-    run(pacer, 100, 50, [0.5, 0.0], n_states=1_000)
+    run(pacer, 100, 50, [0.003, 0.0], n_states=1_000)
     assert pacer.is_resting
     pacer.add_due(0, 5_000)
     pacer.compare(0.001)

@@ -162,7 +162,8 @@ def test_a_partial_plan_teaches_its_goals_some_of_which_are_exchanged():
     plan = model.targets.plan
     rng = np.random.default_rng(0)
     goal_sets = []
-    for _ in range(12):
+    # Goals are exchanged after 32 samples, when walkers set out anew.
+    for _ in range(3 * 32):
         batch = model.targets.sample(30, 40, rng)
         goal_sets.append(set(batch.goal_ids.tolist()))
         assert goal_sets[-1] == set(plan.goal_ids)
@@ -170,8 +171,8 @@ def test_a_partial_plan_teaches_its_goals_some_of_which_are_exchanged():
         losses = model.targets.losses(batch, model.targets.target_values(batch))
         assert losses.isfinite().all()
     assert all(len(goals) == 2 for goals in goal_sets)
-    # Both goals are exchanged at once, at every fourth update.
-    assert sum(before != after for before, after in pairwise(goal_sets)) == 3
+    changed = [k for k, (before, after) in enumerate(pairwise(goal_sets), 1) if before != after]
+    assert changed[-1] - changed[0] == 32 * (len(changed) - 1) > 0
     assert n_mastered(model, 6) == 36
 
 
@@ -199,10 +200,14 @@ def test_it_plans_again_as_steps_grow_and_where_they_are_counted_anew(monkeypatc
     model.learn(100)
     # The network has learned before, so nothing waits.
     assert planned_at[2:] == [21, 80]
-    for _ in range(10):
+    for _ in range(3):
         model.learn(100, reset_num_timesteps=False)
-    # The transitions that were made before have doubled.
-    assert planned_at[-1] > 800
+    n_planned = model.targets.planned_at
+    for _ in range(40):
+        model.learn(100, reset_num_timesteps=False)
+    # All six states are known from more than 40 transitions each, so it plans again when the
+    # transitions have doubled three times.
+    assert model.targets.planned_at == 8 * n_planned
 
 
 def interrupted_model(steps):
