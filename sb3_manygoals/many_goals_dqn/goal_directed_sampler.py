@@ -51,7 +51,8 @@ class GoalDirectedSampler:
     @property
     def is_used_up(self) -> bool:
         """Whether walkers set out anew before the next sample. Until then, goals must stay."""
-        return self._model is not self.plan.model or self._n_samples >= _SAMPLES
+        has_walked = self._model is not None and self._model is self.plan.model
+        return not has_walked or self._n_samples >= _SAMPLES
 
     def sample(
         self, n_goals: int, n: int, rng: np.random.Generator

@@ -51,10 +51,10 @@ def weights_by_loop(values, targets, goal_of_state):
         weights = discounts**power + targets.near_floor
         weights = weights / weights.mean()
     if goal_of_state is not None:
-        # Half of the weight is that of each state with its own goal.
+        # A fifth of the weight is that of each state with its own goal.
         n_goals = values.shape[1]
         own = np.asarray(goal_of_state)[:, None] == np.arange(n_goals)
-        weights = weights / 2 + n_goals / 2 * own
+        weights = 0.8 * weights + 0.2 * n_goals * own
     return weights
 
 
@@ -132,17 +132,20 @@ def test_the_loss_is_the_loop_over_pairs_and_unknown_pairs_teach_nothing(
     assert all(one.isfinite().all() for one in gradients)
 
 
-def test_states_and_goals_are_sampled_evenly_however_often_they_were_met():
+def test_goals_are_sampled_evenly_and_states_on_the_ways_however_often_they_were_met():
     model = planned_model(Corridor(length=6, start=0)).learn(300)
     n_visits = model.world.visit_counts[:6].sum(axis=1)
-    assert n_visits.max() > 2 * n_visits.min()
+    assert n_visits[5] > 2 * n_visits[0]
     rng = np.random.default_rng(0)
     batches = [model.targets.sample(5, 4, rng) for _ in range(1_500)]
     # The limit is 5 standard deviations.
-    for name in ("state_ids", "goal_ids"):
-        sampled = np.concatenate([getattr(batch, name) for batch in batches])
-        shares = np.bincount(sampled) / len(sampled)
-        np.testing.assert_allclose(shares, np.full(6, 1 / 6), atol=0.025)
+    sampled = np.concatenate([batch.goal_ids for batch in batches])
+    np.testing.assert_allclose(np.bincount(sampled) / len(sampled), np.full(6, 1 / 6), atol=0.025)
+    sampled = np.concatenate([batch.state_ids for batch in batches])
+    shares = np.bincount(sampled) / len(sampled)
+    # The ways go as often left as right, and more of them lead through the middle.
+    np.testing.assert_allclose(shares, shares[::-1], atol=0.04)
+    assert shares[2:4].min() > 2 * shares[[0, 5]].max()
     batch = batches[0]
     states = model.world.identity[batch.state_ids.numpy()]
     np.testing.assert_array_equal(batch.observations, states)
