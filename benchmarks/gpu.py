@@ -110,7 +110,7 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
             mastery("paper", 3_000_000, *few, "--agent-kwargs", json.dumps(each))
             for each in arguments
         ],
-        "mansion": [mastery("large", 32_250_000, *mansion)],
+        "mansion": [mastery("default", 32_250_000, *mansion)],
     }
 
 

@@ -11,12 +11,10 @@ from sb3_manygoals.checkpoint.callback import ExactCheckpointCallback
 from sb3_manygoals.evaluation import MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.many_goals_dqn import (
-    LARGE_WORLD,
     PAPER,
     ManyGoalsDQN,
     PlannedTargets,
     TDTargets,
-    large_world,
 )
 from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 from sb3_manygoals.tabular import TabularAllGoals
@@ -25,7 +23,6 @@ from sb3_manygoals.vec_env import GymnasiumVecEnv
 __version__ = "0.1.0"
 
 __all__ = [
-    "LARGE_WORLD",
     "PAPER",
     "AuxiliaryActorCriticPolicy",
     "EpisodeBuffer",
@@ -46,6 +43,5 @@ __all__ = [
     "TabularAllGoals",
     "VecGoalBufferWrapper",
     "evaluate_mastery",
-    "large_world",
     "transfer_trunk",
 ]

@@ -23,11 +23,10 @@ from sb3_manygoals import (
     ManyGoalsDQN,
     TabularAllGoals,
     TDTargets,
-    large_world,
 )
 from sb3_manygoals.goals import GoalSelector, LearningProgressSelector, UniformSelector
 
-Agent = Literal["default", "td", "paper", "large", "table", "hindsight", "heads"]
+Agent = Literal["default", "td", "paper", "table", "hindsight", "heads"]
 Selection = Literal["uniform", "learning_progress"]
 
 SELECTORS: dict[Selection, type[GoalSelector]] = {
@@ -48,9 +47,8 @@ class AgentConfig(RunConfig):
     """The options of the agent."""
 
     agent: Agent = "default"
-    """ManyGoalsDQN as it is; with the targets of a target network; with the paper's settings; with
-    those for large worlds, 93% of the steps random; a lookup table; SB3's DQN with
-    HerReplayBuffer; or a network with outputs for each goal."""
+    """ManyGoalsDQN as it is; with the targets of a target network; with the paper's settings; a
+    lookup table; SB3's DQN with HerReplayBuffer; or a network with outputs for each goal."""
     selection: Selection = "uniform"
     """How behavior goals are selected."""
     agent_kwargs: str = "{}"
@@ -118,7 +116,6 @@ def make(
         own: dict[str, Any] = {
             "td": {"target_class": TDTargets},
             "paper": PAPER,
-            "large": large_world(config.total_steps),
             "heads": heads.SETTINGS,
         }.get(config.agent, {})
         if config.agent == "paper" and not world.is_seen:

@@ -1,19 +1,17 @@
 """ManyGoalsDQN: deep Q-learning of a universal value function, on every transition many goals."""
 
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN
-from sb3_manygoals.many_goals_dqn.planned_targets import LargeWorldTargets, PlannedTargets
+from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
-from sb3_manygoals.many_goals_dqn.settings import LARGE_WORLD, PAPER, large_world
+from sb3_manygoals.many_goals_dqn.settings import PAPER
 from sb3_manygoals.many_goals_dqn.targets import TargetContext, Targets, TDTargets, UpdateBatch
 from sb3_manygoals.many_goals_dqn.task_policy import TaskPolicy
 
 __all__ = [
-    "LARGE_WORLD",
     "PAPER",
     "CnnPolicy",
-    "LargeWorldTargets",
     "ManyGoalsDQN",
     "ManyGoalsPolicy",
     "ManyGoalsReplayBuffer",
@@ -26,5 +24,4 @@ __all__ = [
     "Targets",
     "TaskPolicy",
     "UpdateBatch",
-    "large_world",
 ]

@@ -87,9 +87,8 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
 
     Paper: "Many-Goals Reinforcement Learning" (Veeriah, Oh, Singh 2018),
     https://arxiv.org/abs/1806.09605. Goals are the observations met so far. The defaults master
-    worlds of some thousand observations. Other settings are
-    :data:`~sb3_manygoals.many_goals_dqn.settings.PAPER` and, for larger worlds,
-    :func:`~sb3_manygoals.large_world`.
+    worlds of some thousand observations. The paper's settings are
+    :data:`~sb3_manygoals.many_goals_dqn.settings.PAPER`.
 
     :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of
         :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsPolicy`
@@ -1161,7 +1160,6 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             reward,
             gamma,
             planned=can_plan and planned is not False,
-            likeliest=issubclass(kind, PlannedTargets) and kind.max_sweeps == 0,
         )
 
     def dump_logs(self) -> None:

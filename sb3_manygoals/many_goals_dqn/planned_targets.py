@@ -91,8 +91,6 @@ class PlannedTargets(Targets):
     """The next plan is made when the number of transitions has grown by this factor. Its third
     power is needed if no states were found since the last plan and there were 40 transitions for
     each state."""
-    max_sweeps: ClassVar[int] = 100
-    """Greatest number of sweeps of value iteration. The first plan iterates to convergence."""
     fresh_goals: ClassVar[float] = 0.1
     """The number of goals of a partial plan that are exchanged for each update, on average."""
     near_decay: ClassVar[float] = 0.75
@@ -123,7 +121,6 @@ class PlannedTargets(Targets):
             context.gamma,
             context.goal_reward,
             context.step_reward,
-            max_sweeps=self.max_sweeps,
             max_bytes=check_count("max_plan_bytes", max_plan_bytes, floats=True),
             seed=context.seed,
         )
@@ -221,17 +218,17 @@ class PlannedTargets(Targets):
         self.plan.refresh(self.context.world, self.context.goal_buffer, converge=is_first)
         self.planned_at = self.context.world.n_counted
         self.known_ways = _known_share(self.plan.best)
-        if self.plan.is_partial and not was_partial and self.max_sweeps:
+        if self.plan.is_partial and not was_partial:
             warnings.warn(
                 f"{len(self.plan.goal_ids)} of {len(self.context.goal_buffer)} goals fit into "
-                "max_plan_bytes, so plans are for samples of goals; the settings LARGE_WORLD are "
-                "for such worlds, see large_world(steps)",
+                "max_plan_bytes, so plans are for samples of goals. More max_plan_bytes in "
+                "target_kwargs would plan more goals at once",
                 stacklevel=2,
             )
         if self.plan.is_partial and self._planned_last and self.known_ways < _FEW_WAYS:
             warnings.warn(
                 f"the last plan knows a way for {self.known_ways:.0%} of pairs of observation and "
-                "goal: more random steps first, learning_starts, would teach more",
+                "goal: more steps would teach more",
                 stacklevel=2,
             )
 
@@ -521,28 +518,6 @@ class PlannedTargets(Targets):
         self._planned_last = state["planned_last"]
         self.is_discovering = state["is_discovering"]
         self._looked_at = tuple(state["looked_at"])
-
-
-class LargeWorldTargets(PlannedTargets):
-    """
-    :class:`PlannedTargets` for worlds of more than some ten thousand states with little chance, see
-    :func:`~sb3_manygoals.large_world`. Plans are without chance: each action has its most frequent
-    outcome.
-
-    :param context: the parts of the ManyGoalsDQN that targets use
-    :param max_plan_bytes: memory for the plan, in bytes. A pair of state and goal takes five. None:
-        4 GiB, or half of the available memory, if that is less. If not all goals fit, the plan is
-        for a sample of them
-    :param exploring_episodes: share of goal episodes that explore, or a function of the share of
-        training that is left, from 1 to 0. None: it falls linearly from 1.0 to 0.1 over the first
-        half of training
-    :raises ValueError: if an argument is out of its range, or ``gamma`` is 0
-    """
-
-    max_sweeps = 0
-    fresh_goals = 0.3
-    near_floor = 0.1
-    best_weight = 1e4
 
 
 def _known_share(best: NDArray[np.signedinteger[Any]]) -> float:

@@ -24,6 +24,8 @@ _GOALS_AT_A_TIME = 32
 # often.
 _MORE_GOALS_AT_A_TIME = 128
 _FEW_STATES = 2**14
+# Value iteration makes at most so many sweeps. The first plan goes on until values converge.
+_MOST_SWEEPS = 100
 # After every so many sweeps, value iteration checks whether values still change.
 _CHECK_EVERY = 4
 # Value iteration stops once no value changes by more than this share of the cost of a step.
@@ -275,14 +277,11 @@ class AllGoalsPlan:
     action its most frequent outcome, if the plan is partial, if the last plan and the next one
     would not fit into ``max_bytes`` together, or if there are at least a million pairs of state and
     goal and three quarters of the tried actions have one outcome. At most 32 sweeps of value
-    iteration then account for chance, or none if there are more than a hundred million pairs. If
-    ``max_sweeps`` is 0, the model has the most frequent outcomes only.
+    iteration then account for chance, or none if there are more than a hundred million pairs.
 
     :param gamma: discount factor, in [0, 1)
     :param goal_reward: reward of a transition that reaches its goal
     :param step_reward: reward of every other transition
-    :param max_sweeps: greatest number of sweeps of value iteration. 0: each action has its most
-        frequent outcome only, and breadth-first search gives the values
     :param max_bytes: memory that values and best actions may take, in bytes. While the next plan is
         made, the values of the last one count too. The default is no limit
     :param seed: seed of the samples of goals. None: other samples in every run
@@ -293,14 +292,12 @@ class AllGoalsPlan:
         gamma: float,
         goal_reward: float,
         step_reward: float,
-        max_sweeps: int = 100,
         max_bytes: float = np.inf,
         seed: int | None = None,
     ) -> None:
         self.gamma = gamma
         self.goal_reward = goal_reward
         self.step_reward = step_reward
-        self.max_sweeps = max_sweeps
         self.max_bytes = max_bytes
         self.unreachable_value = step_reward / (1.0 - gamma)
         """Value of a goal that is never reached."""
@@ -325,7 +322,7 @@ class AllGoalsPlan:
         # The next column of a partial plan in which the goal is exchanged.
         self._oldest_column = 0
         self._prepared: _Prepared | None = None
-        self._sweeps_of_this_plan = max_sweeps
+        self._sweeps_of_this_plan = _MOST_SWEEPS
         self._tolerance = _TOLERANCE
 
     @property
@@ -346,7 +343,7 @@ class AllGoalsPlan:
         :param goals: the known goals
         :param converge: whether value iteration goes on until values converge, if the plan is not
             partial. Use it when there is no earlier plan to start from. If False, there are at most
-            ``max_sweeps`` sweeps
+            100 sweeps
         :raises MemoryError: if the values do not fit into the available memory
         """
         n_states = len(world.identity)
@@ -357,24 +354,23 @@ class AllGoalsPlan:
         model = TransitionModel.of(world)
         is_many = n_states * n_goals >= _MANY_PAIRS
         is_certain = is_many and model.certain_share >= _CERTAIN_SHARE
-        search = is_certain or n_goals < len(goals) or self.max_sweeps == 0
+        search = is_certain or n_goals < len(goals)
         if self.is_partial or self.values.shape != (n_states, n_goals):
             search |= self._make_room(n_states, n_goals, action_dtype, start_from_last=not search)
-        self.model = model if self.max_sweeps else model.likeliest()
+        self.model = model
         self._state_of_goal = goals.state_ids.copy()
         self._column_of_goal = np.full(len(goals), -1)
         self.goal_ids = self._sample(n_goals, len(goals))
         self._oldest_column = 0
         self._column_of_goal[self.goal_ids] = np.arange(n_goals)
-        self._sweeps_of_this_plan = self.max_sweeps
+        self._sweeps_of_this_plan = _MOST_SWEEPS
         self._tolerance = _TOLERANCE
         if is_certain:
             is_too_many = n_states * n_goals >= _TOO_MANY_PAIRS_TO_SWEEP
-            after_search = 0 if is_too_many else _SWEEPS_AFTER_SEARCH
-            self._sweeps_of_this_plan = min(self.max_sweeps, after_search)
+            self._sweeps_of_this_plan = 0 if is_too_many else _SWEEPS_AFTER_SEARCH
             self._tolerance = _TOLERANCE_AFTER_SEARCH
-        elif converge and self.max_sweeps and not self.is_partial:
-            self._sweeps_of_this_plan = max(self.max_sweeps, n_states)
+        elif converge and not self.is_partial:
+            self._sweeps_of_this_plan = max(_MOST_SWEEPS, n_states)
         self._prepared = self._prepare(search)
         self._plan_all()
 
@@ -688,10 +684,6 @@ class AllGoalsPlan:
         """
         saved = {name: getattr(self, name) for name in _IN_CHECKPOINTS}
         saved["rng"] = copy.deepcopy(self._rng.bit_generator.state)
-        if self.max_sweeps == 0:
-            # These may be gigabytes, and they can be computed from the model to the last bit.
-            saved["values"] = self.values[:0]
-            saved["best"] = self.best[:0]
         saved["model"] = None if self.model is None else self.model.get_checkpoint_state()
         saved["search"] = self._prepared is not None and self._prepared.arrivals is not None
         return saved
@@ -709,11 +701,6 @@ class AllGoalsPlan:
         if state["model"] is not None:
             self.model = TransitionModel.from_checkpoint_state(state["model"])
         self._prepared = self._prepare(search=True) if state["search"] else None
-        if self.model is not None and len(self.values) == 0:
-            shape = (self.model.n_states, len(self.goal_ids))
-            self.values = np.empty(shape, self.values.dtype)
-            self.best = np.full(shape, -1, dtype=self.best.dtype)
-            self._plan_all()
 
 
 def _put(

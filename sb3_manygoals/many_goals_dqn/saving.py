@@ -18,7 +18,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals.buffer import GoalBuffer, read_npz, write_npz
-from sb3_manygoals.many_goals_dqn.planned_targets import LargeWorldTargets, PlannedTargets
+from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.many_goals_dqn.targets import TDTargets
@@ -388,7 +388,7 @@ class SavingMixin(OffPolicyAlgorithm):
         assert model.world is not None
         saved = state["target_class"]
         if saved != type(model.targets).__name__:
-            kinds = {kind.__name__: kind for kind in (PlannedTargets, LargeWorldTargets, TDTargets)}
+            kinds = {kind.__name__: kind for kind in (PlannedTargets, TDTargets)}
             if model.target_class is not None or saved not in kinds:
                 raise CheckpointError(
                     f"the checkpoint is of a learner with target_class {saved}, got "

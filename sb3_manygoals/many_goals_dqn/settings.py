@@ -1,4 +1,4 @@
-"""Settings of ManyGoalsDQN for other uses than the default: the paper's own, and large worlds."""
+"""Settings of ManyGoalsDQN other than the default: the paper's own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from torch import nn
 
-from sb3_manygoals.many_goals_dqn.planned_targets import LargeWorldTargets
 from sb3_manygoals.many_goals_dqn.targets import TDTargets
 from sb3_manygoals.networks import PaddedCNN
-from sb3_manygoals.validation import check_count
 
 PAPER: dict[str, Any] = {
     "learning_rate": 1e-4,
@@ -45,37 +43,4 @@ The settings of Veeriah et al. (2018), for ``ManyGoalsDQN("CnnPolicy", env, **PA
 replay memory of 10,000, an update of 32 transitions x 16 goals every step, RMSProp, gamma 0.99,
 epsilon from 1 to 0.1 over a million steps. The paper does not give step size, target network, T and
 normalization. For these see ``docs/design.md``.
-"""
-
-
-def large_world(steps: float, max_plan_bytes: float = 6_500_000_000) -> dict[str, Any]:
-    """
-    Return settings for a world of more than some ten thousand observations with a fast vector
-    environment: ``ManyGoalsDQN("CnnPolicy", env, **large_world(7e6)).learn(7e6)``. Most steps are
-    random. The updates that follow learn plans without chance.
-
-    :param steps: steps of ``learn``, of all environments together. 150 for each observation are
-        enough
-    :param max_plan_bytes: memory for the plan, in bytes, see
-        :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets`
-    :return: arguments of :class:`~sb3_manygoals.ManyGoalsDQN`, in a new dictionary: random steps
-        for the first 93% of training
-    :raises ValueError: if a number is not whole and positive
-    """
-    steps = check_count("steps", steps, floats=True)
-    max_plan_bytes = check_count("max_plan_bytes", max_plan_bytes, floats=True)
-    return {
-        "learning_starts": steps * 40 // 43,
-        "batch_size": 256,
-        "goal_batch_size": 16,
-        "updates_as_needed": False,
-        "target_class": LargeWorldTargets,
-        "target_kwargs": {"max_plan_bytes": max_plan_bytes},
-    }
-
-
-LARGE_WORLD: dict[str, Any] = large_world(32_250_000)
-"""
-:func:`~sb3_manygoals.large_world` for a world of 190,800 observations and ``learn(32_250_000)``:
-some 150 random steps an observation, then an update for 25 steps, in 10 GB.
 """

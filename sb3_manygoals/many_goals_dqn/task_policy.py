@@ -436,7 +436,6 @@ def make_task_policy(
     reward: Reward | None,
     gamma: float | None,
     planned: bool,
-    likeliest: bool,
 ) -> TaskPolicy:
     """
     Make a policy for a task, see :meth:`ManyGoalsDQN.task_policy
@@ -451,7 +450,6 @@ def make_task_policy(
         observations, or an array, that gives a number of at least 0 for each goal
     :param gamma: discount factor of the task, in (0, 1]. None: that of ``values``
     :param planned: whether to plan in the world
-    :param likeliest: whether to plan as if each action had its most frequent outcome
     :raises ValueError: if no known observation is rewarded, or an argument is out of its range
     """
     if values.gamma == 0.0:
@@ -468,7 +466,7 @@ def make_task_policy(
         else:
             task = _task_of_reward(goals, reward)
     else:
-        task, table = _plan_task(world, goals, values, reward, gamma, likeliest)
+        task, table = _plan_task(world, goals, values, reward, gamma)
     return TaskPolicy(
         goals.observation_space,
         action_space,
@@ -487,12 +485,9 @@ def _plan_task(
     values: GoalValues,
     reward: Reward | None,
     gamma: float,
-    likeliest: bool,
 ) -> tuple[Task, StateActions]:
     """Return the rewarded goals of a task, and planned actions for all states."""
     model = TransitionModel.of(world)
-    if likeliest:
-        model = model.likeliest()
     rewards: OutcomeRewards | NDArray[np.float64]
     if reward is None:
         task, rewards = _task_of_outcomes(world, goals, model, gamma)

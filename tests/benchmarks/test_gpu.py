@@ -23,7 +23,7 @@ def test_every_step_is_a_command_that_exists(tmp_path, monkeypatch):
         ("cpu", n) for n in [2_000] + [30_000] * 8 + [322_500]
     ]
     assert len({config.agent_kwargs for config in seen[1:-1]}) == 8
-    assert (seen[-1].map, seen[-1].agent) == ("mansion", "large")
+    assert (seen[-1].map, seen[-1].agent) == ("mansion", "default")
 
 
 def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, capsys):

@@ -27,7 +27,6 @@ from sb3_manygoals import (
     TabularAllGoals,
     TDTargets,
     evaluation,
-    large_world,
 )
 from tests import ROOT
 from tests.benchmarks.command_line import command, printed, rows_of
@@ -41,7 +40,7 @@ TINY = {
     "goal_batch_size": 24,
 }
 KWARGS = {
-    **dict.fromkeys(("default", "td", "paper", "large"), TINY),
+    **dict.fromkeys(("default", "td", "paper"), TINY),
     "table": {},
     "hindsight": {"gradient_steps": 1},
     "heads": {"policy_kwargs": {"net_arch": [16]}, "updates_per_step": 0.05},
@@ -179,13 +178,12 @@ def test_every_agent_by_the_same_command_and_clock(agent, world, steps, tmp_path
     assert 0.3 < float(summary["ceiling"]) <= 1.0
     targets = {
         "default": "PlannedTargets",
-        "large": "LargeWorldTargets",
         "td": "TDTargets",
         "paper": "TDTargets",
         "heads": "HeadsTargets",
     }
     assert summary["targets"] == targets.get(agent, "")
-    assert bool(summary["plan"]) == (agent in ("default", "large"))
+    assert bool(summary["plan"]) == (agent == "default")
     assert (summary["updates"] == "") == (agent == "table")
     assert summary["updates"] != "0"
     goals = rows_of(folder / "goals.csv")
@@ -267,7 +265,6 @@ def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
         ("default", {}),
         ("td", {"target_class": TDTargets}),
         ("paper", PAPER),
-        ("large", large_world(1_200)),
     ):
         model = build(agent=agent, n_envs=1)
         plain = ManyGoalsDQN("CnnPolicy", SMALL.make(), **own)

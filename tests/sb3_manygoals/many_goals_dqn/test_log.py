@@ -8,7 +8,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.utils import LinearSchedule
 
-from sb3_manygoals import PlannedTargets, TDTargets, large_world
+from sb3_manygoals import PlannedTargets, TDTargets
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -34,12 +34,17 @@ def test_the_log_says_what_the_plan_knows(tmp_path):
     assert planned["plan/known_ways"].iloc[-1] > 0.7
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.* goals fit into max_plan_bytes", "ignore:the last plan knows a way"
+)
 @pytest.mark.parametrize("max_plan_bytes", [100, 10_000])
-def test_a_large_world_is_logged_while_no_goal_episode_ends(tmp_path, max_plan_bytes):
+def test_updates_are_logged_while_no_goal_episode_ends(tmp_path, max_plan_bytes):
     """Many updates come between ends of episodes, as all episodes end together."""
     settings = {
-        **large_world(1_000, max_plan_bytes),
         "learning_starts": 500,
+        "updates_as_needed": False,
+        "target_class": PlannedTargets,
+        "target_kwargs": {"max_plan_bytes": max_plan_bytes},
         "updates_per_step": 0.25,
         "goal_wrapper_kwargs": {"max_episode_steps": 10_000, "reset_worlds": False},
     }

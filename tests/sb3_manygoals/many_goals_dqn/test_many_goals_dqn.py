@@ -20,9 +20,8 @@ from sb3_manygoals import (
     GoalBufferWrapper,
     ManyGoalsDQN,
     evaluate_mastery,
-    large_world,
 )
-from sb3_manygoals.many_goals_dqn import LARGE_WORLD, PAPER, LargeWorldTargets, TDTargets
+from sb3_manygoals.many_goals_dqn import PAPER, PlannedTargets, TDTargets
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, UniversalQNetwork
 from sb3_manygoals.world import ExactStates
@@ -189,14 +188,20 @@ def test_updates_are_as_many_as_asked_for(updates_per_step, n_envs):
     assert float(made) == pytest.approx(updates_per_step, rel=0.02)
 
 
+@pytest.mark.filterwarnings("ignore:.* goals fit into max_plan_bytes")
 @pytest.mark.parametrize("max_plan_bytes", [100, 10_000])
-def test_the_settings_for_large_worlds_follow_ways_to_goals_after_random_steps(max_plan_bytes):
-    settings = {
-        **LARGE_WORLD,
-        "learning_starts": 500,
-        "target_kwargs": {"max_plan_bytes": max_plan_bytes},
-    }
-    model = ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **settings)
+def test_the_step_size_of_steady_updates_falls_from_when_learning_starts(max_plan_bytes):
+    model = ManyGoalsDQN(
+        "CnnPolicy",
+        Corridor(image=True),
+        seed=0,
+        learning_starts=500,
+        batch_size=256,
+        goal_batch_size=16,
+        updates_as_needed=False,
+        target_class=PlannedTargets,
+        target_kwargs={"max_plan_bytes": max_plan_bytes},
+    )
     rates = []
 
     def note_rate(*_):
@@ -204,45 +209,11 @@ def test_the_settings_for_large_worlds_follow_ways_to_goals_after_random_steps(m
         return True
 
     assert steps_of_updates(model, 600, callback=note_rate) == [525, 550, 575, 600]
-    assert model.targets.sampler.states.size
     assert model.targets.plan.is_partial == (max_plan_bytes == 100)
     # The rates of the updates after steps 525, 550 and 575.
     assert rates[526::25] == pytest.approx([0.75e-3, 0.5e-3, 0.25e-3])
     # Nothing reads transitions, so none are stored.
     assert model.replay_buffer.size() == 0
-
-
-def test_settings_for_a_large_world_fit_the_length_of_a_run():
-    assert large_world(32_250_000) == LARGE_WORLD
-    assert {
-        "learning_starts": 30_000_000,
-        "batch_size": 256,
-        "goal_batch_size": 16,
-        "updates_as_needed": False,
-        "target_class": LargeWorldTargets,
-        "target_kwargs": {"max_plan_bytes": 6_500_000_000},
-    } == LARGE_WORLD
-    short = large_world(2e6, max_plan_bytes=1e9)
-    assert short["learning_starts"] == pytest.approx(0.93 * 2e6, rel=1e-3)
-    assert short["target_kwargs"]["max_plan_bytes"] == 10**9
-    # Each call returns a dictionary of its own.
-    short["target_kwargs"]["max_plan_bytes"] = 7
-    assert large_world(2e6)["target_kwargs"]["max_plan_bytes"] == 6_500_000_000
-    with pytest.raises(ValueError, match="steps must be a whole number, at least 1, got 0"):
-        large_world(0)
-
-
-def test_targets_for_large_worlds_differ_in_four_settings():
-    assert LargeWorldTargets.max_sweeps == 0
-    assert LargeWorldTargets.fresh_goals == 0.3
-    assert LargeWorldTargets.near_floor == 0.1
-    assert LargeWorldTargets.best_weight == 1e4
-
-
-def test_a_short_run_with_the_settings_for_large_worlds_makes_few_updates():
-    settings = large_world(1_000, 10_000)
-    model = ManyGoalsDQN("CnnPolicy", Corridor(image=True), seed=0, **settings)
-    assert steps_of_updates(model, 1_000) == [950, 975, 1_000]
 
 
 def test_the_recipe_builds_the_papers_agent():

@@ -25,10 +25,10 @@ from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
 pytestmark = pytest.mark.filterwarnings("ignore:.* goals fit into max_plan_bytes")
 
 
-class SevenSweeps(PlannedTargets):
-    """Plans with few sweeps of value iteration."""
+class RarePlans(PlannedTargets):
+    """Plans again when there are five times as many transitions."""
 
-    max_sweeps = 7
+    growth = 5.0
 
 
 def planning_with(**settings):
@@ -181,8 +181,8 @@ def test_a_partial_plan_teaches_its_goals_some_of_which_are_exchanged():
 
 def test_a_last_plan_that_is_partial_and_knows_few_ways_is_a_warning():
     model = planned_model(Corridor(length=200), planning_with(growth=100.0), max_plan_bytes=1_000)
-    partial = r"\d+ of \d+ goals fit into max_plan_bytes, .* LARGE_WORLD are for such worlds"
-    few_ways = r"knows a way for \d\d?% of pairs .* learning_starts"
+    partial = r"\d+ of \d+ goals fit into max_plan_bytes, .* samples of goals\. More max_plan_bytes"
+    few_ways = r"knows a way for \d\d?% of pairs .* more steps would teach more"
     with pytest.warns(UserWarning, match=partial), pytest.warns(UserWarning, match=few_ways):
         model.learn(100)
 
@@ -335,7 +335,7 @@ def test_by_default_the_share_of_exploring_episodes_falls_over_half_of_training(
 
 
 def test_goals_that_are_loaded_are_planned_anew(tmp_path):
-    model = planned_model(None, SevenSweeps).learn(60)
+    model = planned_model(None, RarePlans).learn(60)
     model.save_world(tmp_path / "world")
     model.save_replay_buffer(tmp_path / "replay")
     model.load_world(tmp_path / "world.npz")
@@ -345,7 +345,7 @@ def test_goals_that_are_loaded_are_planned_anew(tmp_path):
     assert model.targets.context.replay_buffer is model.replay_buffer
     loaded = reloaded(model, tmp_path, Corridor())
     assert loaded.targets.planned_at is None
-    assert loaded.targets.plan.max_sweeps == 7
+    assert loaded.targets.growth == 5.0
     for each in (model, loaded):
         assert each.learn(60).targets.planned_at is not None
 

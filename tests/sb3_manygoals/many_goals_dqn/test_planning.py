@@ -1,5 +1,6 @@
 """Plans for all goals, against loops over transitions and against the exact solution of a world."""
 
+import contextlib
 import weakref
 
 import gymnasium as gym
@@ -32,8 +33,16 @@ transitions_of = st.tuples(cells, st.integers(0, N_ACTIONS - 1), cells, st.boole
 steps = st.lists(transitions_of, min_size=1, max_size=60)
 
 
-def new_plan(max_sweeps=100, max_bytes=np.inf, seed=None):
-    return AllGoalsPlan(GAMMA, GOAL_REWARD, STEP_REWARD, max_sweeps, max_bytes, seed)
+def new_plan(max_bytes=np.inf, seed=None):
+    return AllGoalsPlan(GAMMA, GOAL_REWARD, STEP_REWARD, max_bytes, seed)
+
+
+@contextlib.contextmanager
+def at_most(sweeps):
+    """Let plans have so many sweeps at most."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "_MOST_SWEEPS", sweeps)
+        yield
 
 
 def known_goals(goals, **kwargs):
@@ -41,13 +50,14 @@ def known_goals(goals, **kwargs):
     return goals_of(sorted(goals), capacity=100, **kwargs)
 
 
-def planned(transitions, goals, max_sweeps, plan=None):
+def planned(transitions, goals, most_sweeps=100, plan=None):
     """Return a plan for goals, which are cells or a goal buffer, and the world it was made in."""
     if not isinstance(goals, GoalBuffer):
         goals = known_goals(goals)
-    plan = new_plan(max_sweeps) if plan is None else plan
+    plan = new_plan() if plan is None else plan
     world = world_of(transitions, goals)
-    plan.refresh(world, goals)
+    with at_most(most_sweeps):
+        plan.refresh(world, goals)
     return plan, world
 
 
@@ -179,7 +189,7 @@ def test_the_best_actions_are_those_of_value_iteration_to_convergence(
 
 
 def test_no_action_is_known_for_unknown_states_and_goals():
-    plan, _ = planned(CHAIN[:3], range(4), 10)
+    plan, _ = planned(CHAIN[:3], range(4))
     states = np.array([UNKNOWN, 0, 4, 0])
     goal_ids = np.array([3, UNKNOWN, 3, 4])
     assert plan.best_actions(states, goal_ids).tolist() == [-1] * 4
@@ -203,8 +213,9 @@ def test_in_a_world_that_was_tried_out_everywhere_it_is_exact():
                 np.zeros(len(there)),
                 np.zeros(len(there), dtype=bool),
             )
-    plan = AllGoalsPlan(0.99, 0.0, -0.1, 1_000)
-    plan.refresh(world, goals)
+    plan = AllGoalsPlan(0.99, 0.0, -0.1)
+    with at_most(1_000):
+        plan.refresh(world, goals)
 
     returns = np.zeros((mdp.n_states, len(goals)))
     # After 1,000 sweeps errors are below 0.99 ** 1_000, which is below 1e-4.
@@ -223,7 +234,7 @@ def test_it_starts_from_the_last_plan_and_learns_of_new_states_and_goals():
     once, _ = planned(CHAIN[:6], range(7), 6)
     twice, _ = planned(CHAIN[:3], range(4), 3)
     assert twice.values.shape == (4, 4)
-    copied = new_plan(3)
+    copied = new_plan()
     copied.set_checkpoint_state(twice.get_checkpoint_state())
     for plan in (twice, copied):
         planned(CHAIN[:6], range(7), 3, plan)
@@ -237,9 +248,10 @@ def test_it_starts_from_the_last_plan_and_learns_of_new_states_and_goals():
 
 
 def test_a_plan_that_is_to_converge_makes_as_many_sweeps_as_it_takes():
-    known, world = planned(CHAIN[:20], range(21), 50)
-    plan = new_plan(2)
-    plan.refresh(world, known_goals(range(21)), converge=True)
+    known, world = planned(CHAIN[:20], range(21))
+    plan = new_plan()
+    with at_most(2):
+        plan.refresh(world, known_goals(range(21)), converge=True)
     np.testing.assert_allclose(plan.values, known.values, atol=1e-3)
     np.testing.assert_array_equal(plan.best, known.best)
 
@@ -248,11 +260,11 @@ def test_where_luck_was_the_only_way_a_goal_is_given_up_as_in_a_new_plan():
     transitions = [(0, 1, 1, False), (1, 1, 2, False), (2, 0, 2, False)]
     idle = [(1, 1, 1, False)] * 5
     goals = known_goals(range(3))
-    plan, world = planned(transitions, goals, 100)
+    plan, world = planned(transitions, goals)
     assert plan.best_actions(np.array([0]), np.array([2])).tolist() == [1]
     record(world, idle)
     plan.refresh(world, goals)
-    fresh, _ = planned([*transitions, *idle], range(3), 100)
+    fresh, _ = planned([*transitions, *idle], range(3))
     np.testing.assert_allclose(plan.values, fresh.values, rtol=1e-5)
     np.testing.assert_array_equal(plan.best, fresh.best)
     assert plan.best_actions(np.array([0]), np.array([2])).tolist() == [-1]
@@ -260,7 +272,7 @@ def test_where_luck_was_the_only_way_a_goal_is_given_up_as_in_a_new_plan():
 
 def test_values_that_are_not_known_are_nan():
     # No way leads back from the end of the chain. Action 4 in cell 1 leads back to cell 1.
-    plan, _ = planned([*CHAIN[:15], (1, 4, 1, False)], range(16), 20)
+    plan, _ = planned([*CHAIN[:15], (1, 4, 1, False)], range(16))
     found = plan.action_values(np.array([1, UNKNOWN, 16]), np.array([2, UNKNOWN, 1, 16]))
     assert found.shape == (3, 4, 5)
     known = ~np.isnan(found)
@@ -270,7 +282,7 @@ def test_values_that_are_not_known_are_nan():
 
 
 def test_a_way_counts_as_known_up_to_three_times_the_horizon_of_the_discount():
-    plan, _ = planned(CHAIN, range(41), 50)
+    plan, _ = planned(CHAIN, range(41))
     known = ~np.isnan(plan.action_values(np.array([0]), np.arange(1, 41)))[0, :, 1]
     assert known.tolist() == [GAMMA**distance >= np.exp(-3) for distance in range(40)]
     assert known.sum() == 29
@@ -279,7 +291,7 @@ def test_a_way_counts_as_known_up_to_three_times_the_horizon_of_the_discount():
 def test_a_goal_that_is_rarely_reached_is_still_worth_a_try():
     # Action 1 reaches cell 1 in 2 of 10 tries, and terminates otherwise, as action 2 always does.
     outcomes = [(0, 1, 1, False)] * 2 + [(0, 1, 2, True)] * 8 + [(0, 2, 2, True)] * 10
-    plan, _ = planned(outcomes, range(3), 50)
+    plan, _ = planned(outcomes, range(3))
     assert plan.best_actions(np.array([0]), np.array([1])).tolist() == [1]
 
 
@@ -290,8 +302,9 @@ def test_a_partial_plan_is_as_good_as_one_for_all_goals_and_exchanges_its_goals(
     goals = known_goals(range(N_CELLS))
     all_goals, world = planned(transitions, goals, 500)
     assert not all_goals.is_partial
-    plan = new_plan(500, n_planned * 5 * N_CELLS + 1)
-    plan.refresh(world, goals)
+    plan = new_plan(n_planned * 5 * N_CELLS + 1)
+    with at_most(500):
+        plan.refresh(world, goals)
     ids = np.arange(N_CELLS)
     seen = set()
     for _ in range(N_CELLS):
@@ -315,8 +328,8 @@ def test_a_partial_plan_is_as_good_as_one_for_all_goals_and_exchanges_its_goals(
     assert len(seen) > n_planned
 
 
-@pytest.mark.parametrize("max_sweeps", [0, 1])
-def test_without_chance_breadth_first_search_finds_the_values_without_sweeps(max_sweeps):
+@pytest.mark.parametrize("most_sweeps", [0, 1])
+def test_without_chance_breadth_first_search_finds_the_values_without_sweeps(most_sweeps):
     moves = [
         (cell, action, cell + move)
         for cell in range(36)
@@ -324,9 +337,10 @@ def test_without_chance_breadth_first_search_finds_the_values_without_sweeps(max
     ]
     grid = [(cell, action, there, False) for cell, action, there in moves if 0 <= there < 36]
     goals = known_goals(range(36))
-    plan, world = planned(grid, goals, 100)
-    partial = new_plan(max_sweeps, 5 * 36 * 35)
-    partial.refresh(world, goals)
+    plan, world = planned(grid, goals)
+    partial = new_plan(5 * 36 * 35)
+    with at_most(most_sweeps):
+        partial.refresh(world, goals)
     assert partial.is_partial
     # Goals and states have the same ids.
     np.testing.assert_array_equal(partial.states_of(partial.goal_ids), partial.goal_ids)
@@ -335,32 +349,23 @@ def test_without_chance_breadth_first_search_finds_the_values_without_sweeps(max
     np.testing.assert_allclose(partial.values[elsewhere], expected[elsewhere], atol=1e-4)
 
 
-def test_without_sweeps_only_the_most_frequent_outcomes_count():
-    common = [(0, 0, 1, False)] * 3 + [(1, 0, 2, False)] * 2
-    rare = [(0, 0, 2, False)] * 2 + [(1, 0, 0, True), (0, 0, 0, True)]
-    without_sweeps, _ = planned(common + rare, range(3), 0)
-    without_chance, _ = planned(common, range(3), 100)
-    found, expected = (
-        plan.action_values(np.arange(3), np.array([1, 2]))
-        for plan in (without_sweeps, without_chance)
+def test_the_likeliest_model_has_only_the_most_frequent_outcomes():
+    common = [(0, 0, 1, False)] * 3 + [(1, 0, 2, False)] * 2 + [(2, 0, 0, True)] * 4
+    rare = [(0, 0, 2, False)] * 2 + [(1, 0, 0, True), (0, 0, 0, True)] + [(2, 0, 0, False)] * 3
+    with_rare, without = (
+        TransitionModel.of(world_of(transitions, known_goals(range(3))))
+        for transitions in (common + rare, common)
     )
-    np.testing.assert_allclose(found, expected)
-    assert np.isfinite(found[0]).any()
-
-
-def test_a_plan_without_sweeps_is_made_again_from_a_checkpoint():
-    plan, _ = planned(CHAIN[:6], range(7), 0)
-    state = plan.get_checkpoint_state()
-    assert state["values"].size == 0
-    copied = new_plan(0)
-    copied.set_checkpoint_state(state)
-    np.testing.assert_array_equal(copied.values, plan.values)
-    np.testing.assert_array_equal(copied.best, plan.best)
+    likeliest = with_rare.likeliest()
+    for name in ("transitions", "terminal_transitions"):
+        found = getattr(likeliest, name).toarray()
+        np.testing.assert_array_equal(found, getattr(without, name).toarray())
+    np.testing.assert_array_equal(likeliest.tried, with_rare.tried)
 
 
 def test_observations_for_which_there_was_no_room_are_in_no_plan():
     goals = goals_of([0, 1], capacity=2)
-    plan, _ = planned([(0, 1, 1, False), (1, 1, 2, False), (2, 1, 3, False)], goals, 5)
+    plan, _ = planned([(0, 1, 1, False), (1, 1, 2, False), (2, 1, 3, False)], goals)
     np.testing.assert_allclose(plan.values, [[NEVER, GOAL_REWARD], [NEVER, NEVER]])
 
 
@@ -374,12 +379,17 @@ def test_a_plan_that_does_not_fit_into_memory_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("jumps_end", [False, True])
-def test_without_chance_steps_are_counted_as_by_value_iteration_though_worlds_end(jumps_end):
+def test_without_chance_a_search_counts_steps_as_value_iteration_does_though_worlds_end(
+    jumps_end, monkeypatch
+):
     forward = CHAIN[:29]
     back = [(cell + 1, 0, cell, False) for cell in range(29)]
     jumps = [(cell, 2, cell + 6, jumps_end) for cell in range(1, 24, 3)]
-    searched, _ = planned(forward + back + jumps, range(30), 0)
-    iterated, _ = planned(forward + back + jumps, range(30), 500)
+    iterated, _ = planned(forward + back + jumps, range(30))
+    # A plan of so many pairs has no sweeps.
+    monkeypatch.setattr(planning, "_MANY_PAIRS", 1)
+    monkeypatch.setattr(planning, "_TOO_MANY_PAIRS_TO_SWEEP", 1)
+    searched, _ = planned(forward + back + jumps, range(30))
     # The value of a goal itself is not used.
     elsewhere = ~np.eye(30, dtype=np.bool_)
     found, expected = (plan.values[elsewhere] for plan in (searched, iterated))
@@ -393,17 +403,17 @@ def test_without_chance_steps_are_counted_as_by_value_iteration_though_worlds_en
 def test_the_last_plan_is_given_up_first_if_it_does_not_fit_beside_a_larger_one(fits, monkeypatch):
     """The values are the same."""
     back = [(cell + 1, 0, cell, False) for cell in range(30)]
-    expected, _ = planned(CHAIN[:30] + back, range(31), 100)
+    expected, _ = planned(CHAIN[:30] + back, range(31))
     both = 21 * 21 * 4 + 31 * 31 * 5
-    plan = new_plan(100, both if fits else both - 1)
-    planned(CHAIN[:20], range(21), 100, plan)
+    plan = new_plan(both if fits else both - 1)
+    planned(CHAIN[:20], range(21), plan=plan)
     last_values = weakref.ref(plan.values)
     was_held = []
     monkeypatch.setattr(
         "sb3_manygoals.many_goals_dqn.planning.check_memory",
         lambda *_: was_held.append(last_values() is not None),
     )
-    planned(CHAIN[:30] + back, range(31), 100, plan)
+    planned(CHAIN[:30] + back, range(31), plan=plan)
     assert was_held == [fits]
     assert not plan.is_partial
     assert plan.nbytes == 31 * 31 * 5
@@ -413,8 +423,8 @@ def test_the_last_plan_is_given_up_first_if_it_does_not_fit_beside_a_larger_one(
 
 def partial_plan(seed):
     """Return a plan for a sample of 4 of 31 goals."""
-    plan = new_plan(5, 5 * 31 * 4, seed)
-    planned(CHAIN[:30], range(31), 5, plan)
+    plan = new_plan(5 * 31 * 4, seed)
+    planned(CHAIN[:30], range(31), plan=plan)
     return plan
 
 
@@ -433,7 +443,7 @@ def test_a_plan_from_a_checkpoint_goes_on_with_the_next_samples():
         plan.exchange_goals()
     assert first.goal_ids.tolist() == copied.goal_ids.tolist()
     for plan in (first, copied):
-        planned(CHAIN[:30], range(31), 5, plan)
+        planned(CHAIN[:30], range(31), plan=plan)
     assert first.goal_ids.tolist() == copied.goal_ids.tolist()
 
 

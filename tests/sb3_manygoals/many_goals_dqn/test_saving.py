@@ -12,7 +12,12 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, evaluate_mastery
 from sb3_manygoals.goals import UNKNOWN
-from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, PlannedTargets, TDTargets
+from sb3_manygoals.many_goals_dqn import (
+    ManyGoalsReplayBuffer,
+    PlannedTargets,
+    TDTargets,
+    planning,
+)
 from tests.sb3_manygoals.many_goals_dqn.memories import goals_of, kept
 from tests.sb3_manygoals.many_goals_dqn.models import (
     goal_obs,
@@ -182,22 +187,18 @@ def test_rewards_of_goals_stay_those_that_were_learned(tmp_path):
         assert one.goal_reward == 1.0
 
 
-class TwoSweeps(PlannedTargets):
-    """Plans with so few sweeps that a plan without an earlier one must converge."""
-
-    max_sweeps = 2
-
-
 @pytest.mark.parametrize("part", ["world", "replay_buffer"])
-def test_a_plan_that_begins_with_what_was_loaded_knows_all_ways_in_it(tmp_path, part):
+def test_a_plan_that_begins_with_what_was_loaded_knows_all_ways_in_it(tmp_path, part, monkeypatch):
+    # With so few sweeps, a plan without an earlier one must converge.
+    monkeypatch.setattr(planning, "_MOST_SWEEPS", 2)
     env = Corridor(length=12)
-    settings = {"target_class": TwoSweeps, "learning_starts": 400}
+    settings = {"target_class": PlannedTargets, "learning_starts": 400}
     if part == "replay_buffer":
         # Only targets that may be bootstrapped let a model store transitions.
         settings = {"learning_starts": 400}
     model = make_model(env, **settings).learn(420)
     assert (model.targets.plan.best >= 0).mean() > 0.9
-    loaded = reloaded(model, tmp_path, Corridor(length=12), (part,), target_class=TwoSweeps)
+    loaded = reloaded(model, tmp_path, Corridor(length=12), (part,), target_class=PlannedTargets)
     loaded.learn(40, reset_num_timesteps=False)
     assert (loaded.targets.plan.best >= 0).mean() > 0.9
 

@@ -130,21 +130,14 @@ def test_a_plan_is_better_than_a_network_that_has_not_learned():
     check_choice_by_distance_and_discount(model, planned=True)
 
 
-class WithoutChance(PlannedTargets):
-    """Plans as if each action had its most frequent outcome."""
-
-    max_sweeps = 0
-
-
 @pytest.mark.filterwarnings("ignore:.*plans are for samples of goals")
-@pytest.mark.parametrize("target_class", [PlannedTargets, WithoutChance])
-def test_a_task_is_planned_for_rewards_that_are_not_in_a_partial_plan(target_class):
+def test_a_task_is_planned_for_rewards_that_are_not_in_a_partial_plan():
     # One goal is planned, and the network has hardly learned.
     model = taught(
         Paid({0: 0.1, 8: 10.0}, ENDS),
         1_000,
         updates_per_step=0.002,
-        target_class=target_class,
+        target_class=PlannedTargets,
         target_kwargs={"max_plan_bytes": 9 * 5},
     )
     assert model.targets.plan.is_partial
