@@ -49,8 +49,9 @@ def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tm
         assert set(importlib.import_module(package).__all__) - found == set(), package
     learners = (tmp_path / "api" / "learners.html").read_text()
     world = (tmp_path / "api" / "gym_twoRooms.html").read_text()
-    # This method is inherited from a class of this project, the next one from torch.
-    assert 'id="sb3_manygoals.ManyGoalsDQN.save_world"' in learners
+    # These methods are inherited from classes of this project, the next one from torch.
+    for method in ("predict", "save_world", "set_env", "task_policy"):
+        assert f'id="sb3_manygoals.ManyGoalsDQN.{method}"' in learners
     assert "register_forward_hook" not in learners
     # The docstring of the world is a page in Markdown, which is left out.
     assert "## Description" not in world

@@ -26,7 +26,7 @@ from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.goals.selection import UniformSelector
 from sb3_manygoals.goals.wrapping import as_goal_vec_env, goal_trackers
-from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
+from sb3_manygoals.many_goals_dqn.pacing import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, Preprocess
 from sb3_manygoals.world import WorldModel
 

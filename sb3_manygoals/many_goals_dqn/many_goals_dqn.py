@@ -6,14 +6,12 @@ import copy
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
-from fractions import Fraction
 from typing import Any, ClassVar, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from gymnasium.utils.env_checker import data_equivalence
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.noise import ActionNoise
@@ -32,32 +30,26 @@ from stable_baselines3.dqn import DQN
 
 from sb3_manygoals import errors
 from sb3_manygoals.action_masks import (
-    check_action_masks,
     next_action_masks,
     random_allowed,
     read_action_masks,
 )
 from sb3_manygoals.goals import GoalBuffer, GoalSelector
 from sb3_manygoals.goals.algorithm import GoalAlgorithm
-from sb3_manygoals.goals.spaces import check_inside, check_one_hot
 from sb3_manygoals.goals.tracker import GoalTracker
-from sb3_manygoals.goals.wrapping import goal_trackers, is_goal_wrapped, wrap_goal_env
-from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs, shrink_replay_memory
-from sb3_manygoals.many_goals_dqn.pacing import LateLinearSchedule, UpdatePacer
+from sb3_manygoals.goals.wrapping import is_goal_wrapped, wrap_goal_env
+from sb3_manygoals.many_goals_dqn.acting import ActingMixin
+from sb3_manygoals.many_goals_dqn.adoption import AdoptionMixin
+from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs
+from sb3_manygoals.many_goals_dqn.pacing import LateLinearSchedule, UpdatePacer, update_rhythm
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
 from sb3_manygoals.many_goals_dqn.progress import PlanProgressBarCallback
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
-from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals, replay_goals
+from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.many_goals_dqn.saving import SavingMixin
 from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice
 from sb3_manygoals.many_goals_dqn.targets import TargetContext, Targets, TDTargets
-from sb3_manygoals.many_goals_dqn.task_policy import (
-    GoalValues,
-    Reward,
-    TaskPolicy,
-    make_task_policy,
-)
 from sb3_manygoals.networks import UniversalQNetwork, count_distinct
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.validation import check_count, check_number
@@ -71,8 +63,6 @@ SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 _DEFAULT_LEARNING_RATE = 1e-3
 _LARGEST_LEARNING_RATE = 2e-3
 _DEFAULT_UPDATES_PER_STEP = 0.04
-# If updates_per_step allows it, there are at most so many vector steps between two updates.
-_LONGEST_RHYTHM = 64
 # Inputs are standardized by at most so many goals, and so many numbers.
 _MOST_GOALS_TO_FIT = 10_000
 _MOST_NUMBERS_TO_FIT = 2**26
@@ -80,7 +70,7 @@ _MOST_NUMBERS_TO_FIT = 2**26
 _UPDATES_PER_EPISODE = 5
 
 
-class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
+class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
     """
     Deep Q-learning of a universal value function Q(s, a, g), in which every transition teaches many
     goals.
@@ -183,6 +173,10 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
     """The model of the world. None if ``goal_buffer`` is None."""
     targets: Targets
     """What updates learn from."""
+    goal_reward: float
+    """The goal wrapper's reward of a transition that reaches its goal."""
+    step_reward: float
+    """The goal wrapper's reward of every other transition."""
     goal_updates: NDArray[np.int64]
     """
     How often each goal was in an update, by its id, shape (capacity,). All 0 with
@@ -476,145 +470,6 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             if step_cost > 0.0:
                 self.policy.scale_distances(step_cost)
 
-    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
-        """
-        Go on in another environment. The goals that are known so far stay known.
-
-        :param env: an environment or a VecEnv, with a goal wrapper or without, of as many
-            environments as before
-        :param force_reset: whether to reset the environment before training goes on
-        :raises ValueError: if the environment comes with another goal buffer that is not empty, or
-            if the model is trained and the environment's goal wrapper gives other rewards
-        :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that
-            is available
-        """
-        if not is_goal_wrapped(env):
-            env = wrap_goal_env(env, self._wrapper_settings())
-        env = self._wrap_env(env)
-        tracker = goal_trackers(env)[0]
-        theirs = (tracker.goal_reward, tracker.step_reward)
-        if self._n_updates and theirs != (self.goal_reward, self.step_reward):
-            raise ValueError(
-                "env's goal wrapper must have the model's goal_reward and step_reward, "
-                f"{(self.goal_reward, self.step_reward)}, got {theirs}"
-            )
-        # Both raise an error before anything has changed.
-        self._choose_goal_buffer(tracker.goal_buffer)
-        check_memory_needs(self, env)
-        super().set_env(env, force_reset)
-        self._adopt_env(env)
-
-    def _wrapper_settings(self) -> dict[str, Any]:
-        """Return the arguments of the goal wrapper to put around another environment."""
-        settings = copy.deepcopy(self.goal_wrapper_kwargs)
-        if self._n_updates:
-            settings["goal_reward"] = self.goal_reward
-            settings["step_reward"] = self.step_reward
-        settings["goal_buffer"] = self._known_goals()
-        return settings
-
-    def _choose_goal_buffer(self, theirs: GoalBuffer) -> GoalBuffer:
-        """
-        Return the goals to go on with, in an environment that comes with goals.
-
-        :param theirs: the goals of the environment's wrapper
-        :raises ValueError: if the model has other goals, or other held-out observations
-        """
-        ours = self.goal_buffer
-        if theirs is ours or self.goals_in_replay:
-            return theirs
-        is_filled = len(theirs) > 0 or theirs.has_held_out
-        if ours is not None:
-            if is_filled:
-                raise ValueError(
-                    "env has a goal buffer of its own, with goals or held-out observations, but "
-                    "the model goes on with the one it has: give env's goal wrapper "
-                    "goal_buffer=model.goal_buffer"
-                )
-            return ours
-        if self.goal_config is None:
-            return theirs
-        # The model was loaded.
-        if is_filled:
-            theirs.check_held_out(self.goal_config["held_out"])
-            return theirs
-        return self._known_goals(theirs.capacity)
-
-    def _known_goals(self, capacity: int = 0) -> GoalBuffer:
-        """
-        Return the known goals. If there are none, make a goal buffer like the one that the model
-        was saved with.
-
-        :param capacity: capacity of the new buffer, if it is greater
-        """
-        if self.goal_buffer is not None:
-            return self.goal_buffer
-        space = self.observation_space["observation"]
-        if self.goals_in_replay:
-            return ReplayGoals(space)
-        if self.goal_config is None:
-            return GoalBuffer(space)
-        capacity = max(self.goal_config["capacity"], capacity)
-        return GoalBuffer(space, **{**self.goal_config, "capacity": capacity})
-
-    def _adopt_env(self, env: VecEnv) -> None:
-        """Take over goals, rewards and the rule that chooses goals from the goal wrappers."""
-        self._trackers = goal_trackers(env)
-        first = self._trackers[0]
-        if self.goals_in_replay:
-            goal_buffer: GoalBuffer = replay_goals(
-                self._trackers, self.goal_buffer, self.replay_buffer
-            )
-        else:
-            goal_buffer = self._choose_goal_buffer(first.goal_buffer)
-        self._adopt_selector(first)
-        self._adopt_goals(goal_buffer)
-        self._give_goals_to_trackers()
-        self.goal_reward = first.goal_reward
-        self.step_reward = first.step_reward
-        self._n_moves = None
-        self._make_targets(type(self.targets) if hasattr(self, "targets") else None)
-        shrink_replay_memory(self)
-
-    def _give_goals_to_trackers(self) -> bool:
-        """
-        Let all goal wrappers use the model's goals and its selector.
-
-        :return: whether they had other goals
-        """
-        assert self.goal_buffer is not None
-        had_others = False
-        for tracker in self._trackers:
-            if tracker.goal_buffer is not self.goal_buffer:
-                had_others = True
-                tracker.goal_buffer = self.goal_buffer
-            tracker.selector = cast(GoalSelector, self.selector)
-        return had_others
-
-    def _adopt_selector(self, tracker: GoalTracker) -> None:
-        """
-        Make a selector with the class and arguments of the goal wrappers. What a selector learns is
-        about the goals of one model, so a model does not take the wrapper's own selector.
-        """
-        asked = (tracker.selector_class, tracker.selector_kwargs)
-        # Arguments of selectors may be arrays.
-        is_same = data_equivalence(self._selector_settings, asked, exact=True)
-        if self.selector is None or not is_same:
-            self.selector = tracker.make_selector()
-            self._selector_settings = asked
-
-    def _adopt_goals(self, goal_buffer: GoalBuffer) -> None:
-        """Use this goal buffer from now on, and a model of the world with its states."""
-        self.goal_buffer = goal_buffer
-        self.goal_config = goal_buffer.config
-        if self.world is None or self.world.identity is not goal_buffer.states:
-            self.world = WorldModel(goal_buffer.states, int(self.action_space.n))
-            # If goals are in the replay memory, there are no states, and it stores observations.
-            states = None if self.goals_in_replay else goal_buffer.states
-            self.replay_buffer.move_to(goal_buffer, states)
-        if len(self.goal_updates) != goal_buffer.capacity:
-            self.goal_updates = np.zeros(goal_buffer.capacity, dtype=np.int64)
-
     def _make_targets(self, target_class: type[Targets] | None = None) -> None:
         """
         Make targets, unless there are targets of this class and context already.
@@ -746,12 +601,6 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         super()._begin_anew_if_moved()
         if self.action_masks and self._last_obs is not last_obs:
             self._read_action_masks()
-
-    @property
-    def _moves(self) -> int:
-        """The number of steps and starts of the goal wrappers so far."""
-        self._require_env()
-        return sum(tracker.n_moves for tracker in self._trackers)
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
         """Prepare callbacks, with a progress bar that shows the state of plans."""
@@ -996,172 +845,6 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
                 stacklevel=3,
             )
 
-    def predict(
-        self,
-        observation: NDArray[Any] | dict[str, NDArray[Any]],
-        state: tuple[NDArray[Any], ...] | None = None,
-        episode_start: NDArray[Any] | None = None,
-        deterministic: bool = False,
-        action_masks: NDArray[Any] | None = None,
-    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
-        """
-        Return greedy or epsilon-greedy actions of the network. In a batch, random actions are drawn
-        for each observation independently. For a single goal that was never met, it warns once.
-
-        :param observation: dict with "observation" and "desired_goal", one of each or a batch of n
-        :param state: not used
-        :param episode_start: not used
-        :param deterministic: True for greedy actions. False for actions that are random with
-            probability ``exploration_rate``, and else greedy
-        :param action_masks: whether each action is allowed, shape (A,) or (n, A), as in
-            sb3-contrib. None: all are
-        :return: actions, int64, shape (n,), a NumPy integer for one observation; and ``state``
-        :raises ValueError: if ``observation`` is not such a dict, a number is out of the range of a
-            Discrete, MultiDiscrete or MultiBinary space, or a single goal is outside of its Box.
-            Also if masks have another shape, or allow no action
-        """
-        goal_obs = self._check_goal_obs(observation)
-        if observation is not self._last_obs:
-            # The caller is not training, so the goal may be any.
-            self._check_desired_goal(goal_obs["desired_goal"])
-            self._warn_of_unknown_goal(goal_obs["desired_goal"])
-        tensors, vectorized = self.policy.obs_to_tensor(goal_obs)
-        assert isinstance(tensors, dict)
-        n = len(tensors["observation"])
-        n_actions = int(self.action_space.n)
-        masks = None
-        if action_masks is not None:
-            masks = check_action_masks(action_masks, n, n_actions)
-        explores = np.zeros(n, dtype=np.bool_)
-        actions = np.zeros(n, dtype=np.int64)
-        if not deterministic:
-            explores = self.rng.random(n) < self.exploration_rate
-            if masks is None:
-                actions = self.rng.integers(n_actions, size=n)
-            else:
-                actions = random_allowed(masks, self.rng)
-        if not explores.all():
-            self.policy.set_training_mode(False)
-            with th.no_grad():
-                q = self.policy.action_values(tensors)
-            if masks is not None:
-                q = q.masked_fill(~th.as_tensor(masks, device=self.device), -th.inf)
-            actions = np.where(explores, actions, q.argmax(dim=1).cpu().numpy())
-        return actions if vectorized else actions[0], state
-
-    def _check_goal_obs(
-        self, observation: NDArray[Any] | dict[str, NDArray[Any]]
-    ) -> dict[str, NDArray[Any]]:
-        """Return observation and desired goal as arrays. Raise a ValueError if they are wrong."""
-        keys = ("observation", "desired_goal")
-        if not isinstance(observation, dict) or not set(keys) <= observation.keys():
-            got = list(observation) if isinstance(observation, dict) else type(observation).__name__
-            raise ValueError(
-                f'observation must be a dict with "observation" and "desired_goal", got {got}: '
-                "wrap the environment, GoalBufferWrapper(env, model.goal_buffer); for rewards use "
-                "model.task_policy()"
-            )
-        goal_obs = {key: np.asarray(observation[key]) for key in keys}
-        shapes = [goal_obs[key].shape for key in keys]
-        if shapes[0] != shapes[1]:
-            raise ValueError(
-                f"observation and desired_goal must have one shape, got {shapes[0]} and {shapes[1]}"
-            )
-        for key in keys:
-            check_one_hot(self.observation_space[key], goal_obs[key], key)
-        return goal_obs
-
-    def _check_desired_goal(self, desired: NDArray[Any]) -> None:
-        """
-        Raise an error for a single goal outside of its Box, unless it was met. Batches are not
-        checked, because that would take too long.
-        """
-        space = self.observation_space["desired_goal"]
-        one = desired[0] if desired.shape == (1, *(space.shape or ())) else desired
-        fits = one.shape == space.shape and one.dtype.kind in "iubf"
-        if not isinstance(space, spaces.Box) or not fits:
-            return
-        met = None
-        if self.goal_buffer is not None and not self.goals_in_replay:
-            met = self.goal_buffer.have_met(one[None].astype(self.goal_buffer.dtype))
-        check_inside(space, one[None], "desired_goal", met, numbered=False)
-
-    @property
-    def goal_rewards(self) -> NDArray[np.float64]:
-        """
-        The mean reward of the environment on arriving at each of ``goal_buffer.observations``,
-        shape ``(len(goal_buffer),)``. NaN where no transition arrived.
-
-        :raises TypeError: if the goals are in the replay memory
-        :raises ValueError: if the model knows no goals, because it was loaded without an
-            environment
-        """
-        goal_buffer, world = self._rewarded_goals()
-        return world.mean_rewards[goal_buffer.state_ids]
-
-    def _rewarded_goals(self) -> tuple[GoalBuffer, WorldModel]:
-        """Return goals and the world, or raise an error if no rewards are known."""
-        if self.goals_in_replay:
-            raise TypeError(
-                "the goals of this model are in its replay memory, and are forgotten: their "
-                "rewards are not known"
-            )
-        if self.goal_buffer is None or self.world is None:
-            raise ValueError("no reward is known: the model has no goals. Call load_world")
-        return self.goal_buffer, self.world
-
-    def task_policy(
-        self,
-        reward: Reward | None = None,
-        *,
-        gamma: float | None = None,
-        planned: bool | None = None,
-    ) -> TaskPolicy:
-        """
-        Make a policy for a task, from the network and the model of the world as they are now. It
-        takes observations of the environment without goals.
-
-        The policy maximizes the discounted first reward, because a task ends there. A planned
-        policy does this exactly for the world as the model knows it. Otherwise the network goes to
-        the best single goal, which falls short in some worlds with chance. A termination without
-        reward counts as a failure. If a rewarded state does not end the episode, the policy goes
-        there and stays, and a warning says so. Negative rewards are allowed if all steps without a
-        positive reward have the same one. Other negative rewards are refused.
-
-        :param reward: the rewards of the task: an array with a number of at least 0 for each of
-            ``model.goal_buffer.observations``, or a function that returns it for these
-            observations. None: the rewards that the environment gave while the model learned
-        :param gamma: discount factor of the task, in (0, 1]. None: that of the model. In worlds
-            with chance, the network's distances are exact only with this one
-        :param planned: whether to plan in the model of the world. Then the network acts only where
-            the plan knows no way to a reward. None: plan if targets are ``PlannedTargets`` and the
-            model knows transitions
-        :return: an SB3 policy, which does not change when the model learns
-        :raises TypeError: if the goals are in the replay memory
-        :raises ValueError: if no known observation is rewarded, an argument is out of its range, or
-            ``planned`` is True and cannot be done
-        """
-        goal_buffer, world = self._rewarded_goals()
-        # A model without an environment has no targets.
-        targets = getattr(self, "targets", None)
-        kind = self._first_target_class if targets is None else type(targets)
-        can_plan = issubclass(kind, PlannedTargets) and world.n_counted > 0
-        if planned and not can_plan:
-            raise ValueError(
-                "planned=True needs PlannedTargets and a world in which transitions were made, see "
-                "load_world"
-            )
-        return make_task_policy(
-            self.q_net if self.policy.q_net_ema is None else self.policy.q_net_ema,
-            world,
-            goal_buffer,
-            self.action_space,
-            GoalValues(self.gamma, self.goal_reward, self.step_reward),
-            reward,
-            gamma,
-            planned=can_plan and planned is not False,
-        )
-
     def dump_logs(self) -> None:
         """Write a row of the log. The loss is copied from the device only here."""
         self._require_env()
@@ -1263,23 +946,3 @@ def _checked_train_freq(train_freq: int | tuple[int, str]) -> int | tuple[int, s
         frequency, unit = train_freq
         return check_count("train_freq", frequency), unit
     return check_count("train_freq", train_freq)
-
-
-def update_rhythm(updates_per_step: float, n_envs: int) -> tuple[int, int]:
-    """
-    Convert a number of updates for each environment step to SB3's two arguments.
-
-    :param updates_per_step: number of updates for each environment step, of all environments
-        together, from 1e-6 to 1000
-    :param n_envs: number of environments
-    :return: ``train_freq``, in steps of the VecEnv, and ``gradient_steps``, so that
-        ``gradient_steps / train_freq`` is nearly ``updates_per_step * n_envs``. If this is at least
-        1 / 64, ``train_freq`` is at most 64. Otherwise ``gradient_steps`` is 1
-    :raises ValueError: if ``updates_per_step`` is out of its range
-    """
-    check_number("updates_per_step", updates_per_step, at_least=1e-6, at_most=1000)
-    per_vector_step = Fraction(updates_per_step).limit_denominator(10**6) * n_envs
-    if per_vector_step < Fraction(1, _LONGEST_RHYTHM):
-        return max(1, round(1 / per_vector_step)), 1
-    rhythm = per_vector_step.limit_denominator(_LONGEST_RHYTHM)
-    return rhythm.denominator, rhythm.numerator

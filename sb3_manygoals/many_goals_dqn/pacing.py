@@ -1,10 +1,13 @@
-"""When updates are made, and how the learning rate of steady updates falls."""
+"""When updates are made, how often, and how the learning rate of steady updates falls."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
+
+from sb3_manygoals.validation import check_number
 
 # The first cycle has so many updates for each state, and at least so many.
 _UPDATES_PER_STATE = 0.7
@@ -21,7 +24,8 @@ _TOLERATED_UNTIL = 10_000
 _FAILURES_HALVING = 3.3
 # A cycle has at most so many times the updates of the one before.
 _GREATEST_GROWTH = 8
-
+# If updates_per_step allows it, there are at most so many vector steps between two updates.
+_LONGEST_RHYTHM = 64
 # Sums of fractions of updates are right up to this number.
 _ROUNDING = 1e-6
 
@@ -213,3 +217,23 @@ class LateLinearSchedule:
         :return: the learning rate
         """
         return self.initial * min(progress_remaining / max(self.falling_share, 1e-9), 1.0)
+
+
+def update_rhythm(updates_per_step: float, n_envs: int) -> tuple[int, int]:
+    """
+    Convert a number of updates for each environment step to SB3's two arguments.
+
+    :param updates_per_step: number of updates for each environment step, of all environments
+        together, from 1e-6 to 1000
+    :param n_envs: number of environments
+    :return: ``train_freq``, in steps of the VecEnv, and ``gradient_steps``, so that
+        ``gradient_steps / train_freq`` is nearly ``updates_per_step * n_envs``. If this is at least
+        1 / 64, ``train_freq`` is at most 64. Otherwise ``gradient_steps`` is 1
+    :raises ValueError: if ``updates_per_step`` is out of its range
+    """
+    check_number("updates_per_step", updates_per_step, at_least=1e-6, at_most=1000)
+    per_vector_step = Fraction(updates_per_step).limit_denominator(10**6) * n_envs
+    if per_vector_step < Fraction(1, _LONGEST_RHYTHM):
+        return max(1, round(1 / per_vector_step)), 1
+    rhythm = per_vector_step.limit_denominator(_LONGEST_RHYTHM)
+    return rhythm.denominator, rhythm.numerator

@@ -7,24 +7,21 @@ import os
 import pathlib
 import pickle
 import tempfile
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.type_aliases import GymEnv
 
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals.buffer import GoalBuffer, read_npz, write_npz
+from sb3_manygoals.many_goals_dqn.part import ModelPart
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.many_goals_dqn.targets import TDTargets
-
-if TYPE_CHECKING:
-    from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN
 
 SelfSavingMixin = TypeVar("SelfSavingMixin", bound="SavingMixin")
 
@@ -44,7 +41,7 @@ _WORLD_ARRAYS = (
 _EARLIER = "an earlier version wrote, which this version cannot read: train anew, or load it with"
 
 
-class SavingMixin(OffPolicyAlgorithm):
+class SavingMixin(ModelPart):
     """
     The part of :class:`~sb3_manygoals.ManyGoalsDQN` that saves and loads. A model has three parts:
     the networks (``save``), what it knows of the world and its goals (:meth:`save_world`), and its
@@ -86,11 +83,6 @@ class SavingMixin(OffPolicyAlgorithm):
         "_n_updates_logged",
     )
     """Attributes that are saved in checkpoints as they are."""
-
-    @property
-    def _model(self) -> ManyGoalsDQN:
-        """The model that this is a part of."""
-        return cast("ManyGoalsDQN", self)
 
     def save_world(self, path: str | os.PathLike[str]) -> None:
         """

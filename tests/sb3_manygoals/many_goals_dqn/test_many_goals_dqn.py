@@ -22,7 +22,7 @@ from sb3_manygoals import (
     evaluate_mastery,
 )
 from sb3_manygoals.many_goals_dqn import PAPER, PlannedTargets, TDTargets
-from sb3_manygoals.many_goals_dqn.many_goals_dqn import update_rhythm
+from sb3_manygoals.many_goals_dqn.pacing import update_rhythm
 from sb3_manygoals.networks import PaddedCNN, UniversalQNetwork
 from sb3_manygoals.world import ExactStates
 from tests.sb3_manygoals.many_goals_dqn.models import (
