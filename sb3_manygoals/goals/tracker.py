@@ -420,10 +420,10 @@ class GoalTracker:
             "state_id": previous_state_ids,
             "next_state_id": self.state_ids,
         }
-        # With thousands of environments these loops are most of a step.
-        for key, column in columns.items():
-            for info, value in zip(infos, column.tolist(), strict=True):
-                info[key] = value
+        # With thousands of environments this loop is most of a step.
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        for info, row in zip(infos, rows, strict=True):
+            info.update(zip(columns, row, strict=True))
         env_ended = env_terminated | env_truncated
         return GoalStep(
             rewards=np.where(reached, self.goal_reward, self.step_reward),
