@@ -37,7 +37,7 @@ from sb3_manygoals.action_masks import (
     random_allowed,
     read_action_masks,
 )
-from sb3_manygoals.goals import GoalBuffer, GoalSelector
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer, GoalSelector
 from sb3_manygoals.goals.algorithm import GoalAlgorithm
 from sb3_manygoals.goals.spaces import check_inside, check_one_hot
 from sb3_manygoals.goals.tracker import GoalTracker
@@ -807,9 +807,10 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             np.array([info["env_terminated"] for info in infos]),
         )
         if self._stores_transitions:
-            super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
-        else:
-            self._last_obs = new_obs
+            next_obs = _ends_of_steps(new_obs, dones, infos)
+            last_obs: Any = self._last_obs
+            replay_buffer.add(last_obs, next_obs, buffer_action, reward, dones, infos)
+        self._last_obs = new_obs
         self._note_transition()
         if dones.any():
             self._note_episodes(dones, infos)
@@ -1022,7 +1023,7 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
             Also if masks have another shape, or allow no action
         """
         goal_obs = self._check_goal_obs(observation)
-        if observation is not self._last_obs:
+        if observation is not self._last_obs and not self._is_goal(goal_obs["desired_goal"]):
             # The caller is not training, so the goal may be any.
             self._check_desired_goal(goal_obs["desired_goal"])
             self._warn_of_unknown_goal(goal_obs["desired_goal"])
@@ -1033,21 +1034,21 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         masks = None
         if action_masks is not None:
             masks = check_action_masks(action_masks, n, n_actions)
-        explores = np.zeros(n, dtype=np.bool_)
-        actions = np.zeros(n, dtype=np.int64)
+        explores: NDArray[np.bool_] | None = None
         if not deterministic:
             explores = self.rng.random(n) < self.exploration_rate
             if masks is None:
                 actions = self.rng.integers(n_actions, size=n)
             else:
                 actions = random_allowed(masks, self.rng)
-        if not explores.all():
+        if explores is None or not explores.all():
             self.policy.set_training_mode(False)
             with th.no_grad():
                 q = self.policy.action_values(tensors)
             if masks is not None:
                 q = q.masked_fill(~th.as_tensor(masks, device=self.device), -th.inf)
-            actions = np.where(explores, actions, q.argmax(dim=1).cpu().numpy())
+            greedy = q.argmax(dim=1).cpu().numpy()
+            actions = greedy if explores is None else np.where(explores, actions, greedy)
         return actions if vectorized else actions[0], state
 
     def _check_goal_obs(
@@ -1071,6 +1072,14 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         for key in keys:
             check_one_hot(self.observation_space[key], goal_obs[key], key)
         return goal_obs
+
+    def _is_goal(self, desired: NDArray[Any]) -> bool:
+        """Return whether this is a single goal that is known. Of such a goal all is in order."""
+        goals = self.goal_buffer
+        if goals is None or self.goals_in_replay:
+            return False
+        is_single = desired.shape == goals.shape and desired.dtype == goals.dtype
+        return is_single and goals.ids(desired[None])[0] != UNKNOWN
 
     def _check_desired_goal(self, desired: NDArray[Any]) -> None:
         """
@@ -1243,6 +1252,21 @@ class ManyGoalsDQN(SavingMixin, GoalAlgorithm, DQN):
         # A fault of a callback's environments did not happen at this time step.
         if fault.source in (*sources, id(self.env.unwrapped)):
             fault.num_timesteps = self.num_timesteps
+
+
+def _ends_of_steps(
+    new_obs: dict[str, NDArray[Any]], dones: NDArray[np.bool_], infos: list[dict[str, Any]]
+) -> dict[str, NDArray[Any]]:
+    """Return where steps led: where an episode ended, its last observation, not the next first."""
+    if not dones.any():
+        return new_obs
+    next_obs = {key: values.copy() for key, values in new_obs.items()}
+    for row in np.flatnonzero(dones).tolist():
+        terminal = infos[row].get("terminal_observation")
+        if terminal is not None:
+            for key, values in next_obs.items():
+                values[row] = terminal[key]
+    return next_obs
 
 
 def _check_unsupported(optimize_memory_usage: bool, n_steps: int) -> None:
