@@ -196,6 +196,8 @@ class World:
             return gym.make_vec(
                 self.id, n_envs, "vector_entry_point", autoreset_mode="Disabled", **self._options
             )
+        if self._own_tables is not None:
+            return gym.make_vec(self.id, n_envs, "vector_entry_point")
         return gym.vector.SyncVectorEnv([self.make] * n_envs, autoreset_mode=AutoresetMode.DISABLED)
 
     def make_many(self, n_envs: int, seed: int) -> VecEnv:
@@ -206,7 +208,7 @@ class World:
         :param seed: seed of the first
         :return: the environments
         """
-        if self.is_two_rooms:
+        if self.is_two_rooms or self._own_tables is not None:
             return GymnasiumVecEnv(self.vector(n_envs))
         return make_vec_env(self.make, n_envs, seed)
 
@@ -223,12 +225,23 @@ class World:
         return is_image_space(self.space)
 
     @cached_property
+    def _own_tables(self) -> Tables | None:
+        """The tables that the world itself has, with a vector environment; None without any."""
+        env = self.make()
+        tables = getattr(env.unwrapped, "tables", None)
+        env.close()
+        return tables if isinstance(tables, Tables) else None
+
+    @cached_property
     def tables(self) -> Tables:
         """
         The world as tables, without its time limit.
 
-        They come from its own model in ``P``, if it has one; else it is explored by copies.
+        They are its own, if it has ``tables``; or they come from its own model in ``P``, if it has
+        one; else it is explored by copies.
         """
+        if self._own_tables is not None:
+            return self._own_tables
         env = self.make()
         world: Any = env.unwrapped
         if not hasattr(world, "P"):
