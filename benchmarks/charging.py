@@ -73,10 +73,9 @@ class ChargingEnv(gym.Env[NDArray[np.uint8], np.int64]):
     in green and the charger in blue. The brightness of the last row shows the battery.
     """
 
-    observation_space: spaces.Box = spaces.Box(0, 255, (SIDE + 1, SIDE, 3), np.uint8)
-    action_space: spaces.Discrete = spaces.Discrete(len(Action))  # type: ignore[assignment]
-
     def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, 255, (SIDE + 1, SIDE, 3), np.uint8)
+        self.action_space = spaces.Discrete(len(Action))
         self._state = 0
 
     @property

@@ -10,7 +10,7 @@ import reprlib
 import signal
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.connection import wait
 from numbers import Real
 from types import FrameType
@@ -28,6 +28,8 @@ _SILENCE_S = 1.0
 _GOODBYE_S = 5.0
 # The kinds of NumPy dtypes that hold real numbers.
 _NUMBERS = "biuf"
+# Each step makes two contexts of workers, and most VecEnvs have none.
+_NOT_WATCHING: AbstractContextManager[None] = nullcontext()
 
 
 class Fault(Exception):
@@ -262,8 +264,7 @@ def own_observation(
     return array
 
 
-@contextmanager
-def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
+def workers(venv: VecEnv, answering: bool = False) -> AbstractContextManager[None]:
     """
     Raise an error if a worker of a SubprocVecEnv is dead, instead of waiting for it forever.
 
@@ -280,9 +281,12 @@ def workers(venv: VecEnv, answering: bool = False) -> Iterator[None]:
     :raises EnvironmentFault: if observations cannot be stacked or do not fit their space
     """
     base = venv.unwrapped
-    if not isinstance(base, SubprocVecEnv):
-        yield
-        return
+    return _watching(base, answering) if isinstance(base, SubprocVecEnv) else _NOT_WATCHING
+
+
+@contextmanager
+def _watching(base: SubprocVecEnv, answering: bool) -> Iterator[None]:
+    """Raise an error if a worker is dead before a call, or dies during it."""
     for remote, process in zip(base.remotes, base.processes, strict=True):
         while answering and not remote.poll(_SILENCE_S):
             # A worker may have answered just after the silence, and died then.

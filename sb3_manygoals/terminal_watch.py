@@ -76,11 +76,12 @@ class TerminalWatch:
         :param infos: one info for each environment, with "terminal_observation" where its episode
             ended
         """
+        if self.done:
+            return
         base = venv.unwrapped
         if hasattr(base, "terminal_watch") and base.terminal_watch is not self:
             # The VecEnv has a watch of its own.
             self.done = True
-        if self.done:
             return
         # When a life of an Atari game is lost, the game goes on without a reset.
         rows = [row for row in np.flatnonzero(dones).tolist() if not infos[row].get("life_lost")]

@@ -189,7 +189,8 @@ class GoalBuffer:
         if not is_no_goal.any():
             return goal_ids
         if self._n_goals < self.capacity:
-            new = np.unique(state_ids[is_no_goal & (state_ids != UNKNOWN)])
+            new_ids = set(state_ids[is_no_goal].tolist()) - {UNKNOWN}
+            new = np.array(sorted(new_ids), dtype=np.int64)
             if self.has_held_out:
                 new = new[~self.is_held_out(self.states[new])]
             new = new[: self.capacity - self._n_goals]

@@ -409,21 +409,32 @@ class GoalTracker:
         reached = self._reached(observations, achieved_ids)
         terminated = reached | env_terminated
         truncated = (self.steps >= self.max_episode_steps) | env_truncated
-        columns = {
-            "env_reward": env_rewards,
-            "env_terminated": env_terminated,
-            "env_truncated": env_truncated,
-            "is_success": reached,
-            "goal_steps": self.steps,
-            "achieved_goal_id": achieved_ids,
-            "desired_goal_id": self.desired_ids,
-            "state_id": previous_state_ids,
-            "next_state_id": self.state_ids,
-        }
-        # With thousands of environments these loops are most of a step.
-        for key, column in columns.items():
-            for info, value in zip(infos, column.tolist(), strict=True):
-                info[key] = value
+        columns = (
+            env_rewards,
+            env_terminated,
+            env_truncated,
+            reached,
+            self.steps,
+            achieved_ids,
+            self.desired_ids,
+            previous_state_ids,
+            self.state_ids,
+        )
+        # With thousands of environments this loop is most of a step.
+        for info, row in zip(
+            infos, zip(*(column.tolist() for column in columns), strict=True), strict=True
+        ):
+            (
+                info["env_reward"],
+                info["env_terminated"],
+                info["env_truncated"],
+                info["is_success"],
+                info["goal_steps"],
+                info["achieved_goal_id"],
+                info["desired_goal_id"],
+                info["state_id"],
+                info["next_state_id"],
+            ) = row
         env_ended = env_terminated | env_truncated
         return GoalStep(
             rewards=np.where(reached, self.goal_reward, self.step_reward),

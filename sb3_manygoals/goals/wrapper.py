@@ -434,8 +434,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             if "episode" in info:
                 info["env_episode"] = info["episode"]
             info["episode"] = {"r": float(self._returns[row]), "l": info["goal_steps"]}
-        self._reset_worlds(outcome.resets, observations)
         if len(ended):
+            self._reset_worlds(outcome.resets, observations)
             goal_ids = np.array([infos[row]["achieved_goal_id"] for row in ended])
             tracker.restart(ended, observations, goal_ids, world_was_reset)
             self._returns[ended] = 0.0

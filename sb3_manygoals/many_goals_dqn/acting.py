@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
-from sb3_manygoals.goals import GoalBuffer
+from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.spaces import check_inside, check_one_hot
 from sb3_manygoals.many_goals_dqn.part import ModelPart
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
@@ -55,7 +55,7 @@ class ActingMixin(ModelPart):
         """
         model = self._model
         goal_obs = self._check_goal_obs(observation)
-        if observation is not model._last_obs:
+        if observation is not model._last_obs and not self._is_goal(goal_obs["desired_goal"]):
             # The caller is not training, so the goal may be any.
             self._check_desired_goal(goal_obs["desired_goal"])
             model._warn_of_unknown_goal(goal_obs["desired_goal"])
@@ -66,21 +66,21 @@ class ActingMixin(ModelPart):
         masks = None
         if action_masks is not None:
             masks = check_action_masks(action_masks, n, n_actions)
-        explores = np.zeros(n, dtype=np.bool_)
-        actions = np.zeros(n, dtype=np.int64)
+        explores: NDArray[np.bool_] | None = None
         if not deterministic:
             explores = model.rng.random(n) < model.exploration_rate
             if masks is None:
                 actions = model.rng.integers(n_actions, size=n)
             else:
                 actions = random_allowed(masks, model.rng)
-        if not explores.all():
+        if explores is None or not explores.all():
             model.policy.set_training_mode(False)
             with th.no_grad():
                 q = model.policy.action_values(tensors)
             if masks is not None:
                 q = q.masked_fill(~th.as_tensor(masks, device=model.device), -th.inf)
-            actions = np.where(explores, actions, q.argmax(dim=1).cpu().numpy())
+            greedy = q.argmax(dim=1).cpu().numpy()
+            actions = greedy if explores is None else np.where(explores, actions, greedy)
         return actions if vectorized else actions[0], state
 
     def _check_goal_obs(
@@ -105,6 +105,15 @@ class ActingMixin(ModelPart):
         for key in keys:
             check_one_hot(model.observation_space[key], goal_obs[key], key)
         return goal_obs
+
+    def _is_goal(self, desired: NDArray[Any]) -> bool:
+        """Return whether this is a single goal that is known. Of such a goal all is in order."""
+        model = self._model
+        goals = model.goal_buffer
+        if goals is None or model.goals_in_replay:
+            return False
+        is_single = desired.shape == goals.shape and desired.dtype == goals.dtype
+        return is_single and goals.ids(desired[None])[0] != UNKNOWN
 
     def _check_desired_goal(self, desired: NDArray[Any]) -> None:
         """

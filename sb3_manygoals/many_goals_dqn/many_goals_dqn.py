@@ -655,9 +655,10 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
             np.array([info["env_terminated"] for info in infos]),
         )
         if self._stores_transitions:
-            super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
-        else:
-            self._last_obs = new_obs
+            next_obs = _ends_of_steps(new_obs, dones, infos)
+            last_obs: Any = self._last_obs
+            replay_buffer.add(last_obs, next_obs, buffer_action, reward, dones, infos)
+        self._last_obs = new_obs
         self._note_transition()
         if dones.any():
             self._note_episodes(dones, infos)
@@ -924,6 +925,21 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         # A fault of a callback's environments did not happen at this time step.
         if fault.source in (*sources, id(self.env.unwrapped)):
             fault.num_timesteps = self.num_timesteps
+
+
+def _ends_of_steps(
+    new_obs: dict[str, NDArray[Any]], dones: NDArray[np.bool_], infos: list[dict[str, Any]]
+) -> dict[str, NDArray[Any]]:
+    """Return where steps led: where an episode ended, its last observation, not the next first."""
+    if not dones.any():
+        return new_obs
+    next_obs = {key: values.copy() for key, values in new_obs.items()}
+    for row in np.flatnonzero(dones).tolist():
+        terminal = infos[row].get("terminal_observation")
+        if terminal is not None:
+            for key, values in next_obs.items():
+                values[row] = terminal[key]
+    return next_obs
 
 
 def _check_unsupported(optimize_memory_usage: bool, n_steps: int) -> None:

@@ -43,7 +43,11 @@ _FEW_WAYS = 0.5
 # Pairs of so many states are counted at a time, because there may be a billion pairs.
 _STATES_AT_A_TIME = 1_000
 # If a state was sampled on the way to a goal, this share of its weights is that of this goal.
-_WEIGHT_OF_OWN_GOAL = 0.2
+_WEIGHT_OF_OWN_GOAL = 0.1
+# At most this share of the states of an update are random ones. In worlds of more than so many
+# states, the share falls as their number grows.
+_RANDOM_SHARE = 0.5
+_STATES_OF_RANDOM_SHARE = 8_192
 # Temperature of the loss of the best actions, in steps.
 _TEMPERATURE = 0.5
 # An action counts as one of the best if its value is close to the best one. The difference must be
@@ -59,11 +63,12 @@ class PlannedTargets(Targets):
     (:class:`~sb3_manygoals.many_goals_dqn.planning.AllGoalsPlan`), for worlds in which observations
     recur. The network learns the values of all actions, and which of them are best.
 
-    Random states are rarely near enough to a goal to teach much. So states are sampled on the ways
-    to planned goals
-    (:class:`~sb3_manygoals.many_goals_dqn.goal_directed_sampler.GoalDirectedSampler`). A fifth of
-    the weights of a state go to the goal on the way to which it was sampled, and the rest to all
-    goals of the update. If all states and goals fit into an update, it has all of them.
+    Half of the states of an update are random. The others are sampled on the ways to planned goals
+    (:class:`~sb3_manygoals.many_goals_dqn.goal_directed_sampler.GoalDirectedSampler`). A tenth of
+    their weights go to the goal on the way to which they were sampled, and the rest to all goals of
+    the update. In large worlds random states are rarely near enough to a goal to teach much. So
+    fewer states are random in a world of more than 8,192 states, a quarter if there are twice as
+    many. If all states and goals fit into an update, it has all of them.
 
     Errors of values are measured in steps, by what a step costs near the goal:
     ``(1 - gamma) goal_reward - step_reward``. During training, behavior follows the plan. Goal
@@ -320,8 +325,8 @@ class PlannedTargets(Targets):
         """
         Sample goals, and states in which an action was tried.
 
-        Planned goals are drawn without replacement, and states are sampled on the ways to them. If
-        there are not more states and goals, all of them are taken.
+        Planned goals are drawn without replacement. States are random, or sampled on the ways to
+        these goals. If there are not more states and goals, all of them are taken.
 
         :param batch_size: number of states, S
         :param goal_batch_size: number of goals, G. If fewer are known or planned, it is their
@@ -336,11 +341,16 @@ class PlannedTargets(Targets):
         if len(states) > batch_size or len(goal_ids) > goal_batch_size or self.plan.is_partial:
             self._exchange_goals()
             n_goals = min(goal_batch_size, len(self.plan.goal_ids))
-            per_goal = math.ceil(batch_size / n_goals)
-            columns, states = self.sampler.sample(n_goals, per_goal, rng)
+            share = _RANDOM_SHARE * min(1.0, _STATES_OF_RANDOM_SHARE / len(states))
+            n_random = int(share * batch_size)
+            per_goal = math.ceil((batch_size - n_random) / n_goals)
+            columns, on_ways = self.sampler.sample(n_goals, per_goal, rng)
             goal_ids = self.plan.goal_ids[columns]
-            states = states.ravel()[:batch_size]
-            goal_of_state = th.arange(batch_size, device=self.context.policy.device) % n_goals
+            random_states = states[rng.integers(len(states), size=n_random)]
+            states = np.concatenate([random_states, on_ways.ravel()])[:batch_size]
+            goal_of_state = th.arange(-n_random, batch_size - n_random) % n_goals
+            goal_of_state[:n_random] = -1
+            goal_of_state = goal_of_state.to(self.context.policy.device)
 
         def tensor(array: NDArray[Any]) -> th.Tensor:
             return th.as_tensor(array, device=self.context.policy.device)
@@ -429,8 +439,10 @@ class PlannedTargets(Targets):
             )
         if batch.goal_of_state is not None:
             n_goals = len(batch.goals)
-            own = th.nn.functional.one_hot(batch.goal_of_state, n_goals) * is_known
-            weights = (1.0 - _WEIGHT_OF_OWN_GOAL) * weights + _WEIGHT_OF_OWN_GOAL * n_goals * own
+            places = th.arange(n_goals, device=best.device)
+            own = n_goals * is_known * (batch.goal_of_state[:, None] == places)
+            share = _WEIGHT_OF_OWN_GOAL * (batch.goal_of_state[:, None] >= 0)
+            weights = weights + share * (own - weights)
         return weights
 
     def act(

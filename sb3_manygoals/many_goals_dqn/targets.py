@@ -36,8 +36,8 @@ class UpdateBatch(NamedTuple):
     """Ids of the states, shape (S,). None if targets do not need them."""
     goal_of_state: th.Tensor | None = None
     """
-    The place, among the G goals, of the goal on the way to which each state was sampled, shape
-    (S,). None if states were not sampled so.
+    The place, among the G goals, of the goal on the way to which each state was sampled, -1 for
+    random states, shape (S,). None if states were not sampled so.
     """
 
 

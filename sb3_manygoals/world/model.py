@@ -13,6 +13,8 @@ from sb3_manygoals.world.states import UNKNOWN, ExactStates
 # New transitions are merged into the sorted outcomes once there are so many of them, or half as
 # many as there are different outcomes, if that is more.
 _MERGE_EVERY = 2**16
+# Up to so many transitions, a loop over single ones is faster than NumPy on all of them.
+_MOST_ONE_BY_ONE = 8
 
 
 class Outcomes(NamedTuple):
@@ -96,6 +98,46 @@ class WorldModel:
         :param rewards: the environment's rewards, shape ``(n,)``
         :param terminated: whether the environment terminated, shape ``(n,)``
         """
+        if len(state_ids) <= _MOST_ONE_BY_ONE:
+            columns = (state_ids, actions, next_state_ids, rewards, terminated)
+            for transition in zip(*(column.tolist() for column in columns), strict=True):
+                self._record_one(*transition)
+        else:
+            self._record_many(state_ids, actions, next_state_ids, rewards, terminated)
+        if len(self._new_keys) >= max(_MERGE_EVERY, len(self._keys) // 2):
+            self._merge_outcomes()
+
+    def _record_one(
+        self, state_id: int, action: int, next_state_id: int, reward: float, terminated: bool
+    ) -> None:
+        """Count one transition. ``UNKNOWN``, -1, is the last entry of the arrays of arrivals."""
+        self.arrivals[next_state_id] += 1.0
+        if reward:
+            self.arrival_rewards[next_state_id] += reward
+        if terminated:
+            self.arrival_ends[next_state_id] += 1.0
+        if state_id == UNKNOWN:
+            return
+        self.n_counted += 1
+        self.visit_counts[state_id, action] += 1
+        if next_state_id == UNKNOWN:
+            return
+        pair = state_id * self.n_actions + int(action)
+        key = pair << 32 | next_state_id << 1 | terminated
+        self._new_keys.append(key)
+        if reward:
+            self._rewarded_keys.append(key)
+            self._new_rewards.append(reward)
+
+    def _record_many(
+        self,
+        state_ids: NDArray[np.integer[Any]],
+        actions: NDArray[np.integer[Any]],
+        next_state_ids: NDArray[np.integer[Any]],
+        rewards: NDArray[np.floating[Any]],
+        terminated: NDArray[np.bool_],
+    ) -> None:
+        """Count many transitions."""
         self._record_arrivals(next_state_ids, rewards, terminated)
         state_ids = state_ids.astype(np.int64)
         known = state_ids != UNKNOWN
@@ -109,8 +151,6 @@ class WorldModel:
             rewarded = known & (rewards != 0.0)
             self._rewarded_keys.frombytes(keys[rewarded].tobytes())
             self._new_rewards.frombytes(rewards[rewarded].astype(np.float64).tobytes())
-        if len(self._new_keys) >= max(_MERGE_EVERY, len(self._keys) // 2):
-            self._merge_outcomes()
 
     def _record_arrivals(
         self,

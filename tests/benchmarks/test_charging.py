@@ -123,10 +123,9 @@ def test_the_tables_have_the_states_that_a_search_finds_and_its_steps():
     tables = World(NAME).tables
     states = tables.states_of(pictures)
     assert len(tables) == len(found) == len(set(states.tolist()) - {-1}) == 6_050
-    following = np.array(
-        [[numbers[rule(*state, action)] for action in range(8)] for state in found]
-    )
-    np.testing.assert_array_equal(tables.next_states.reshape(-1, 8)[states], states[following])
+    after = [[numbers[rule(*state, action)] for action in range(8)] for state in found]
+    expected = states[np.array(after)]
+    np.testing.assert_array_equal(tables.next_states.reshape(-1, 8)[states], expected)
     # Every state leads back to the start, from which all were found.
     back = tables.ceiling(200)(tables.observations, pictures[:1].repeat(6_050, axis=0))
     assert (back == 1.0).all()

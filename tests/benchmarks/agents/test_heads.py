@@ -115,5 +115,4 @@ def test_it_masters_more_than_random_actions_do():
     arguments = (SyncVectorEnv([lambda: lake]), tables.observations)
     result = evaluate_mastery(model, *arguments, max_steps=12, seed=0)
     random = evaluate_mastery(model, *arguments, max_steps=12, epsilon=1.0, seed=0)
-    print(result.rate, random.rate, model._n_updates)
     assert result.rate > 2 * random.rate > 0

@@ -10,7 +10,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_manygoals.goals import UNKNOWN
-from sb3_manygoals.many_goals_dqn import PlannedTargets
+from sb3_manygoals.many_goals_dqn import PlannedTargets, planned_targets
 from tests.sb3_manygoals.many_goals_dqn.memories import kept
 from tests.sb3_manygoals.many_goals_dqn.models import (
     CELLS,
@@ -51,10 +51,12 @@ def weights_by_loop(values, targets, goal_of_state):
         weights = discounts**power + targets.near_floor
         weights = weights / weights.mean()
     if goal_of_state is not None:
-        # A fifth of the weight is that of each state with its own goal.
         n_goals = values.shape[1]
-        own = np.asarray(goal_of_state)[:, None] == np.arange(n_goals)
-        weights = 0.8 * weights + 0.2 * n_goals * own
+        for s, goal in enumerate(goal_of_state.tolist()):
+            # A tenth of the weights of a state on the way to a goal are that of this goal.
+            if goal >= 0:
+                weights[s] *= 0.9
+                weights[s, goal] += 0.1 * n_goals
     return weights
 
 
@@ -107,7 +109,11 @@ def test_the_loss_is_the_loop_over_pairs_and_unknown_pairs_teach_nothing(
     targets.plan.refresh(model.world, model.goal_buffer)
     batch = targets.sample(20, 6, np.random.default_rng(0))
     assert targets.plan.is_partial == bool(target_kwargs)
-    assert (batch.goal_of_state is not None) == bool(target_kwargs)
+    if target_kwargs:
+        # Half of the states are random, and the others are on the ways to the goals in turn.
+        assert batch.goal_of_state.tolist() == [-1] * 10 + [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+    else:
+        assert batch.goal_of_state is None
     batch.state_ids[3] = UNKNOWN
     batch.goal_ids[2] = UNKNOWN
     target_values = targets.target_values(batch)
@@ -132,20 +138,28 @@ def test_the_loss_is_the_loop_over_pairs_and_unknown_pairs_teach_nothing(
     assert all(one.isfinite().all() for one in gradients)
 
 
-def test_goals_are_sampled_evenly_and_states_on_the_ways_however_often_they_were_met():
+@pytest.mark.parametrize(("n_at_most", "n_random"), [(40, 8), (20, 4), (10, 2)])
+def test_fewer_states_are_random_in_a_large_world(n_at_most, n_random, monkeypatch):
+    monkeypatch.setattr(planned_targets, "_STATES_OF_RANDOM_SHARE", n_at_most)
+    model = planned_model(Corridor(length=40)).learn(2_000)
+    assert len(model.targets.plan.model.tried_states) == 40
+    batch = model.targets.sample(16, 4, np.random.default_rng(0))
+    on_ways = [number % 4 for number in range(16 - n_random)]
+    assert batch.goal_of_state.tolist() == [-1] * n_random + on_ways
+
+
+def test_random_states_and_goals_are_sampled_evenly_however_often_they_were_met():
     model = planned_model(Corridor(length=6, start=0)).learn(300)
     n_visits = model.world.visit_counts[:6].sum(axis=1)
-    assert n_visits[5] > 2 * n_visits[0]
+    assert n_visits.max() > 2 * n_visits.min()
     rng = np.random.default_rng(0)
     batches = [model.targets.sample(5, 4, rng) for _ in range(1_500)]
     # The limit is 5 standard deviations.
-    sampled = np.concatenate([batch.goal_ids for batch in batches])
-    np.testing.assert_allclose(np.bincount(sampled) / len(sampled), np.full(6, 1 / 6), atol=0.025)
-    sampled = np.concatenate([batch.state_ids for batch in batches])
-    shares = np.bincount(sampled) / len(sampled)
-    # The ways go as often left as right, and more of them lead through the middle.
-    np.testing.assert_allclose(shares, shares[::-1], atol=0.04)
-    assert shares[2:4].min() > 2 * shares[[0, 5]].max()
+    random_states = [batch.state_ids[batch.goal_of_state == -1] for batch in batches]
+    for samples in (random_states, [batch.goal_ids for batch in batches]):
+        sampled = np.concatenate(samples)
+        shares = np.bincount(sampled) / len(sampled)
+        np.testing.assert_allclose(shares, np.full(6, 1 / 6), atol=0.025)
     batch = batches[0]
     states = model.world.identity[batch.state_ids.numpy()]
     np.testing.assert_array_equal(batch.observations, states)

@@ -17,7 +17,7 @@ N_ACTIONS = 3
 state_ids = st.integers(UNKNOWN, N_STATES - 1)
 rewards = st.sampled_from([0.0, 0.0, 1.0, -0.5, 2.25])
 transitions = st.tuples(state_ids, st.integers(0, N_ACTIONS - 1), state_ids, rewards, st.booleans())
-batches = st.lists(st.lists(transitions, min_size=1, max_size=6), max_size=12)
+batches = st.lists(st.lists(transitions, min_size=1, max_size=12), max_size=12)
 merges = st.sampled_from([1, 4, 2**16])
 
 
