@@ -15,7 +15,7 @@ _RANDOM_SHARE = 0.15
 _GOALS_TOGETHER = 512
 _N_STEPS = 128
 # After so many samples, walkers set out anew.
-_SAMPLES = 32
+_SAMPLES = 64
 # Actions whose values differ by less than this share of a step are chosen about equally often.
 _TIE = 0.5
 
@@ -27,7 +27,7 @@ class GoalDirectedSampler:
     A walker for each of 512 goals makes 128 steps in the plan's model of the world. It follows the
     plan, except for some random actions. It begins in a random state. It begins anew, in another
     one, when it reaches its goal, when the environment terminates, and when the plan knows no way.
-    Samples are drawn from all states that were met. After 32 samples, walkers set out to other
+    Samples are drawn from all states that were met. After 64 samples, walkers set out to other
     goals.
 
     :param plan: plan to follow

@@ -756,7 +756,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         if pacer.is_waiting:
             # A model that was loaded has learned before.
             was_trained = self._n_updates > 0
-            if was_trained or not self.targets.is_discovering:
+            if was_trained or self.targets.is_settled(1.0 - self._current_progress_remaining):
                 assert self.targets.plan.model is not None
                 pacer.begin(len(self.targets.plan.model.tried_states))
         if pacer.is_resting and has_planned:

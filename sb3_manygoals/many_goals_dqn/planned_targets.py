@@ -32,8 +32,10 @@ _NONE_BEFORE_LAST = 0.6
 _FEW_NEW = 0.01
 _LOOK_EVERY = 1_000
 _LOOK_SHARE = 10
-# Before so many transitions for each state were made, the model of the world is too coarse.
+# The model of the world is worth learning from so many transitions for each state on.
 _TRANSITIONS_PER_STATE = 40
+# In a world of more states than this, a plan takes a minute or more. None is made before that.
+_MANY_STATES = 11_000
 # Discovery ends, and updates begin, at the latest at this share of training.
 _LATEST_BEGIN = 0.5
 # The network is compared with the plan on so many ways.
@@ -75,9 +77,10 @@ class PlannedTargets(Targets):
     episodes that explore follow the visit counts
     (:class:`~sb3_manygoals.many_goals_dqn.exploration.CountBonus`).
 
-    If updates are made as needed, the world is discovered first. This goes on while more than 1% of
-    observations are new or fewer than 40 transitions for each state were made, for at most half of
-    training. Meanwhile all episodes explore, and nothing is planned.
+    If updates are made as needed, the world is discovered first, as long as more than 1% of
+    observations are new, for at most half of training. Meanwhile all episodes explore, and nothing
+    is planned. In a world of more than 11,000 states, where plans take long, discovery goes on
+    until there are 40 transitions for each state.
 
     :param context: the parts of the ManyGoalsDQN that targets use
     :param max_plan_bytes: memory for the plan, in bytes. A pair of state and goal takes five. None:
@@ -167,6 +170,24 @@ class PlannedTargets(Targets):
             return 1.0
         return self.exploring_episodes(progress_remaining)
 
+    def is_settled(self, progress: float) -> bool:
+        """
+        Return whether the plan is worth learning: the world is known, and 40 transitions for each
+        state were made, or half of training is done.
+
+        :param progress: share of training that is done, from 0 to 1
+        :return: whether updates should begin
+        """
+        if self.is_discovering or self.planned_at is None:
+            return False
+        return self._is_tried_often or progress >= _LATEST_BEGIN
+
+    @property
+    def _is_tried_often(self) -> bool:
+        """Whether there are enough transitions for each state."""
+        world = self.context.world
+        return world.n_counted >= _TRANSITIONS_PER_STATE * len(world.identity)
+
     def _look_for_new_states(self, progress: float) -> None:
         """Decide whether the world is still discovered."""
         states = self.context.world.identity
@@ -177,8 +198,8 @@ class PlannedTargets(Targets):
         elif since >= max(_LOOK_EVERY, n_seen // _LOOK_SHARE):
             n_new_now = states.n_added - states.n_recurred
             are_many_new = n_new_now - n_new > _FEW_NEW * since
-            n_enough = _TRANSITIONS_PER_STATE * len(states)
-            self.is_discovering = are_many_new or self.context.world.n_counted < n_enough
+            takes_long = len(states) > _MANY_STATES
+            self.is_discovering = are_many_new or (takes_long and not self._is_tried_often)
             self._looked_at = (states.n_added, n_new_now)
 
     def is_plan_due(self, progress: float) -> bool:
