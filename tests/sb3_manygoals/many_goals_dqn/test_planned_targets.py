@@ -175,7 +175,7 @@ def test_a_batch_has_no_state_and_no_goal_twice_if_all_fit_into_it():
 
 def test_a_partial_plan_teaches_its_goals_some_of_which_are_exchanged():
     target_class = planning_with(fresh_goals=0.5, growth=100.0)
-    model = planned_model(None, target_class, max_plan_bytes=5 * 6 * 2).learn(300)
+    model = planned_model(None, target_class, max_plan_bytes=5 * 6 * 2).learn(800)
     plan = model.targets.plan
     rng = np.random.default_rng(0)
     goal_sets = []
