@@ -15,7 +15,7 @@ import torch as th
 from benchmarks import recording
 from benchmarks.agents.mastery import AgentConfig, make
 from benchmarks.tables import TabularVectorEnv
-from benchmarks.worlds import World
+from benchmarks.worlds import SettingError, World
 from sb3_manygoals import evaluate_mastery
 
 
@@ -43,8 +43,14 @@ class LearningConfig(AgentConfig):
         Measure, print, and write ``config.json`` and a row for each seed to ``learning.csv``.
 
         :return: the folder of the run
+        :raises SettingError: if options do not fit the agent or the world
         """
         self.check_counts("total_steps", "n_envs", "threads", "most_goals")
+        if self.agent == "table":
+            raise SettingError(
+                "agent table observes numbers of states, which speed-learning does not measure: use "
+                "the command mastery, which tells its seconds of training"
+            )
         th.set_num_threads(self.threads)
         world = World(self.env_id, self.map)
         folder = recording.create(self.output, f"speed-learning-{world.name}")

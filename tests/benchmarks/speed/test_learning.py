@@ -1,5 +1,8 @@
 import pandas as pd
+import pytest
 
+from benchmarks.speed.learning import LearningConfig
+from benchmarks.worlds import SettingError
 from tests.benchmarks.command_line import printed
 
 
@@ -13,3 +16,9 @@ def test_training_is_timed_beside_the_world_alone(tmp_path):
     assert (rows["seconds_alone"] >= 0).all()
     assert (rows["updates"] > 0).all()
     assert rows["greedy"].between(0, 1).all()
+
+
+def test_a_table_is_refused_before_it_is_trained(tmp_path):
+    with pytest.raises(SettingError, match="agent table observes numbers of states"):
+        LearningConfig(agent="table", output=tmp_path).run()
+    assert not list(tmp_path.iterdir())
