@@ -26,7 +26,7 @@ _DEFAULT_PLAN_BYTES = 2**32
 # The last plan is made at this share of training, so that the network has time to learn it.
 _LAST_PLAN = 0.8
 # From this share of training on, no other plan is made before the last one.
-_NONE_BEFORE_LAST = 0.6
+_NONE_BEFORE_LAST = 0.75
 # The world counts as discovered if at most this share of the last observations was new. It is
 # looked at after so many transitions, or after a share of all of them, if that is more.
 _FEW_NEW = 0.01
