@@ -48,8 +48,8 @@ class LearningConfig(AgentConfig):
         self.check_counts("total_steps", "n_envs", "threads", "most_goals")
         if self.agent == "table":
             raise SettingError(
-                "agent table observes numbers of states, which speed-learning does not measure: use "
-                "the command mastery, which tells its seconds of training"
+                "agent table observes numbers of states, which speed-learning does not measure: "
+                "use the command mastery, which tells its seconds of training"
             )
         th.set_num_threads(self.threads)
         world = World(self.env_id, self.map)
