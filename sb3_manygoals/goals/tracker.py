@@ -193,6 +193,11 @@ class GoalTracker:
 
     @goal_buffer.setter
     def goal_buffer(self, goal_buffer: GoalBuffer) -> None:
+        """
+        Use another goal buffer from now on.
+
+        :param goal_buffer: the known goals, for the same observation space
+        """
         if goal_buffer is not self._goal_buffer:
             self._goal_buffer = goal_buffer
             # The selector that there was may be another model's, whose goals have not changed.
