@@ -1,8 +1,8 @@
 """
 What a GPU is worth, within a number of minutes.
 
-The steps are the CUDA tests, measurements of speed, the default, the paper's recipe and a large
-map.
+The steps are the CUDA tests, measurements of speed, the default beside a CPU, and long runs: the
+paper's recipe and a large map.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
     :return: for each step its commands, without ``python -m``
     """
 
-    def mastery(agent: str, steps: int, *options: str) -> Command:
+    def mastery(agent: str, steps: int, *options: str, device: str = config.device) -> Command:
         length = str(max(300, int(steps * config.scale)))
         command = ["benchmarks", "mastery", "--agent", agent, "--total-steps", length]
-        command += ["--no-progress-bar", "--final-episodes", "1", "--device", config.device]
+        command += ["--no-progress-bar", "--final-episodes", "1", "--device", device]
         return (*command, "--output", str(runs), *options)
 
     # The paper leaves open the step size, the target network's period, and T.
@@ -105,12 +105,18 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
         "update": [
             ("benchmarks", "speed-update", "--threads", "1", "--rounds", "3", "--output", str(runs))
         ],
-        "default": [mastery("default", 200_000, *few, *curve)],
-        "recipe": [
-            mastery("paper", 3_000_000, *few, "--agent-kwargs", json.dumps(each))
-            for each in arguments
+        "default": [
+            mastery("default", 200_000, *few, *curve, device=device)
+            for device in (config.device, "cpu")
         ],
-        "mansion": [mastery("default", 32_250_000, *mansion)],
+        # These runs are side by side, since whichever came first would take all the time.
+        "long": [
+            mastery("default", 16_000_000, *mansion),
+            *(
+                mastery("paper", 3_000_000, *few, "--agent-kwargs", json.dumps(each))
+                for each in arguments
+            ),
+        ],
     }
 
 

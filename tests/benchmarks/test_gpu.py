@@ -16,14 +16,20 @@ def test_every_step_is_a_command_that_exists(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(MasteryConfig, "run", lambda config: seen.append(config))
     found = steps(GPUConfig(device="cpu", scale=0.01), tmp_path)
-    assert list(found) == ["tests", "update", "default", "recipe", "mansion"]
-    for line in [*found["default"], *found["recipe"], *found["mansion"]]:
+    assert list(found) == ["tests", "update", "default", "long"]
+    for line in [*found["default"], *found["long"]]:
         assert command(*line[1:]).returncode == 0
     assert [(run.device, run.total_steps) for run in seen] == [
-        ("cpu", n) for n in [2_000] + [30_000] * 8 + [322_500]
+        ("cpu", n) for n in [2_000] * 2 + [160_000] + [30_000] * 8
     ]
-    assert len({config.agent_kwargs for config in seen[1:-1]}) == 8
-    assert (seen[-1].map, seen[-1].agent) == ("mansion", "default")
+    assert (seen[2].map, seen[2].agent) == ("mansion", "default")
+    assert len({config.agent_kwargs for config in seen[3:]}) == 8
+
+
+def test_the_default_is_measured_beside_a_cpu(tmp_path):
+    found = steps(GPUConfig(device="cuda"), tmp_path)
+    devices = [line[line.index("--device") + 1] for line in found["default"]]
+    assert devices == ["cuda", "cpu"]
 
 
 def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, capsys):
