@@ -249,6 +249,16 @@ class GoalBuffer:
         goal_ids: NDArray[np.int64] = self._goal_of_state[state_ids]
         return goal_ids
 
+    def achieving_states(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """
+        Return which known states achieve each goal.
+
+        :return: where the states of each goal begin in the second array, with its length as the
+            last entry, int64, shape ``(len(self) + 1,)``; and ids of states, those of one goal
+            after those of the other, int64
+        """
+        return np.arange(len(self) + 1), self.state_ids.copy()
+
     def sample_ids(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """
         Draw goals uniformly, with replacement.

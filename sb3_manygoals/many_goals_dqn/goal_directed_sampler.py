@@ -123,7 +123,7 @@ class GoalDirectedSampler:
         values = plan.values[after, plan.columns_of(goal_ids)[:, None]]
         returns = plan.step_reward + plan.gamma * values
         returns[(after < 0) | self._likeliest_terminates[states]] = -np.inf
-        returns[after == plan.states_of(goal_ids)[:, None]] = plan.goal_reward
+        returns[plan.is_achieved(after, goal_ids[:, None])] = plan.goal_reward
         here = returns.max(axis=1, keepdims=True)
         cost_of_step = (1.0 - plan.gamma) * here - plan.step_reward
         noise = _TIE * cost_of_step * rng.random(returns.shape)
@@ -141,7 +141,7 @@ class GoalDirectedSampler:
         is_random = is_lost | (rng.random(len(states)) < _RANDOM_SHARE)
         actions[is_random] = rng.integers(model.n_actions, size=is_random.sum())
         after = model.sample_next(states, actions, rng)
-        begins_anew = is_lost | (after < 0) | (after == self.plan.states_of(goal_ids))
+        begins_anew = is_lost | (after < 0) | self.plan.is_achieved(after, goal_ids)
         after[begins_anew] = self._random_states(int(begins_anew.sum()), rng)
         return after
 

@@ -115,7 +115,7 @@ class PlannedTargets(Targets):
         exploring_episodes: float | Schedule | None = None,
     ) -> None:
         super().__init__(context)
-        if context.gamma == 0.0 and self.near_decay < 1.0:
+        if context.gamma == 0.0:
             raise ValueError(
                 "gamma must be greater than 0 where values are planned, got 0: they would not tell "
                 "how far a goal is, only whether one step reaches it. target_class=TDTargets takes "
@@ -275,8 +275,8 @@ class PlannedTargets(Targets):
         goal_ids = self.plan.goal_ids[columns]
         tried_states = self.plan.model.tried_states
         states = tried_states[rng.integers(len(tried_states), size=_WAYS_TO_COMPARE)]
-        is_other = states != self.plan.states_of(goal_ids)
-        has_way = (self.plan.best[states, columns] >= 0) & is_other
+        has_way = self.plan.best[states, columns] >= 0
+        has_way &= ~self.plan.is_achieved(states, goal_ids)
         if not has_way.any():
             return 0.0
         states = states[has_way]
@@ -326,12 +326,11 @@ class PlannedTargets(Targets):
         """
         model = self.plan.model
         assert model is not None
-        goal_states = self.plan.states_of(goal_ids)
         rows = np.arange(len(states))
         n_reached = 0
         for _ in range(most_steps):
             states = model.sample_next(states, act(states, rows), rng)
-            is_reached = states == goal_states[rows]
+            is_reached = self.plan.is_achieved(states, goal_ids[rows])
             n_reached += int(np.count_nonzero(is_reached))
             goes_on = (states >= 0) & ~is_reached
             states = states[goes_on]

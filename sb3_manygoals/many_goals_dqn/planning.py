@@ -40,6 +40,8 @@ _TOLERANCE_AFTER_SEARCH = 0.05
 # In a plan of at least so many pairs, there are none. They would take several times as long as the
 # search.
 _TOO_MANY_PAIRS_TO_SWEEP = 2**27
+# So many floats on either side are tried for the value of a goal that is reached.
+_FLOATS_TO_TRY = 4
 
 
 class UsefulActions(NamedTuple):
@@ -197,30 +199,25 @@ class TransitionModel:
         chances = csr_array((ones, (rows, column[rows])), shape=chances.shape)
         return TransitionModel(chances[:, : self.n_states], chances[:, self.n_states :])
 
-    def arrivals(self) -> csr_array:
+    def arrivals(self) -> tuple[csr_array, csr_array]:
         """
-        Return a graph for breadth-first search backwards from goals.
+        Return two graphs for breadth-first search backwards from goals, both of shape (S, S).
 
-        If the most frequent outcome of an action leads from one state to another, the graph has an
+        If the most frequent outcome of an action leads from one state to another, a graph has an
         edge from the second to the first.
 
-        :return: the graph, shape (S, S), if no such outcome terminates. Else it has shape
-            (2 S, 2 S): a search from state s begins in row S + s, which has terminal transitions
-            too, and goes on in the first S rows, which do not have them
+        :return: the graph of transitions without a termination; and that of all transitions, which
+            lead to a goal too if they terminate
         """
         likeliest = self.likeliest()
-        edge_sets = [likeliest.transitions]
-        if likeliest.terminal_transitions.nnz > 0:
-            edge_sets.append(likeliest.transitions + likeliest.terminal_transitions)
         found = []
-        for edges in edge_sets:
+        for edges in (likeliest.transitions, likeliest.terminal_transitions):
             edges = edges.tocoo()
             place = (edges.col, edges.row // self.n_actions)
             shape = (self.n_states, self.n_states)
             found.append(csr_array((np.ones(len(edges.col)), place), shape=shape))
-        together = vstack(found, format="csr")
-        together.resize((together.shape[0], together.shape[0]))
-        return together
+        on, terminal = found
+        return on, on + terminal if terminal.nnz > 0 else on
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """
@@ -254,7 +251,19 @@ class _Prepared(NamedTuple):
     order: NDArray[np.int64]
     place: NDArray[np.int64]
     useful: list[UsefulActions]
-    arrivals: csr_array | None
+    arrivals: tuple[csr_array, csr_array] | None
+
+
+class _Achieved(NamedTuple):
+    """The pairs of a state and a goal in which the state achieves the goal, as arrays."""
+
+    states: NDArray[np.int64]
+    columns: NDArray[np.int64]
+
+    def indicators(self, n_states: int, n_goals: int) -> csr_array:
+        """Return a matrix that is 1 for these pairs, float32, shape (S, G)."""
+        ones = np.ones(len(self.states), dtype=np.float32)
+        return csr_array((ones, (self.states, self.columns)), shape=(n_states, n_goals))
 
 
 class AllGoalsPlan:
@@ -262,12 +271,14 @@ class AllGoalsPlan:
     Value iteration for many goals at once in a model of the world,
 
     .. math:: V(s, g) \leftarrow \max_{a\ \text{tried in}\ s} \sum_{s'} p_{sas'}
-        \begin{cases} \text{goal_reward} & s' = g \\
+        \begin{cases} \text{goal_reward} & s' \in g \\
         \text{step_reward} + \gamma V(s', g) & \text{otherwise} \end{cases}
+
+    A goal is a set of states, and :math:`s' \in g` says that s' achieves it.
 
     This is the all-goals table of Kaelbling (1993). Every transition is used again and again, as in
     search on the replay buffer (Eysenbach et al. 2019). Actions that always led back to the same
-    state are left out, so V(g, g) does not follow the equation. Nothing uses V(g, g).
+    state are left out.
 
     If the values of all goals fit into ``max_bytes``, all goals are planned. Otherwise a plan is
     partial: it is for a sample of as many goals as fit, and :meth:`exchange_goals` replaces some of
@@ -279,7 +290,7 @@ class AllGoalsPlan:
     goal and three quarters of the tried actions have one outcome. At most 32 sweeps of value
     iteration then account for chance, or none if there are more than a hundred million pairs.
 
-    :param gamma: discount factor, in [0, 1)
+    :param gamma: discount factor, in (0, 1)
     :param goal_reward: reward of a transition that reaches its goal
     :param step_reward: reward of every other transition
     :param max_bytes: memory that values and best actions may take, in bytes. While the next plan is
@@ -306,17 +317,24 @@ class AllGoalsPlan:
         farthest = (goal_reward - self.unreachable_value) * np.exp(-3.0)
         self.least_value = self.unreachable_value + farthest
         """Value of a goal 3 / (1 - gamma) steps away. Smaller values count as unreachable."""
+        self.arrival_value = _arrival_value(gamma, goal_reward, step_reward)
+        """The value of states that achieve the goal. It is greater than all other values."""
         self.goal_ids: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         """The goals that are planned, G of them."""
         self.values: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
-        """V of the S states known at the last refresh, for the planned goals, shape (S, G)."""
+        """
+        V of the S states known at the last refresh, for the planned goals, shape (S, G).
+        ``arrival_value`` where a state achieves the goal.
+        """
         self.best: NDArray[np.signedinteger[Any]] = np.zeros((0, 0), dtype=np.int8)
         """The best actions, shape (S, G). -1 where no way to the goal is known."""
         self.model: TransitionModel | None = None
         """The transition model of the last plan. None before the first plan."""
-        # The state and the column of each goal known at the last refresh. The column is -1 for
-        # goals that are not planned.
-        self._state_of_goal: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        # The states that achieve the goals known at the last refresh, those of one goal after those
+        # of the other, and where those of each goal begin. The last entry is the end.
+        self._achieving: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._first_achieving: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
+        # The column of each goal known at the last refresh, -1 for goals that are not planned.
         self._column_of_goal: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._rng = generator(seed, Stream.PLAN)
         # The next column of a partial plan in which the goal is exchanged.
@@ -358,7 +376,7 @@ class AllGoalsPlan:
         if self.is_partial or self.values.shape != (n_states, n_goals):
             search |= self._make_room(n_states, n_goals, action_dtype, start_from_last=not search)
         self.model = model
-        self._state_of_goal = goals.state_ids.copy()
+        self._first_achieving, self._achieving = goals.achieving_states()
         self._column_of_goal = np.full(len(goals), -1)
         self.goal_ids = self._sample(n_goals, len(goals))
         self._oldest_column = 0
@@ -443,23 +461,51 @@ class AllGoalsPlan:
         """Compute values and best actions of the goals in these columns."""
         assert self._prepared is not None
         order = self._prepared.order
-        goal_states = self._state_of_goal[self.goal_ids[columns]]
+        achieved = self._achieved(columns)
         if self._prepared.arrivals is not None:
-            for column, state in enumerate(goal_states, columns.start):
-                distances = self._values_by_search(self._prepared.arrivals, state)
-                self.values[:, column] = distances
+            self._search(*self._prepared.arrivals, columns, achieved)
         values = self.values[order, columns]
-        self.best[order, columns] = self._iterate(values, goal_states)
+        self.best[order, columns] = self._iterate(values, achieved)
+        values[self._prepared.place[achieved.states], achieved.columns] = self.arrival_value
         self.values[order, columns] = values
 
-    def _values_by_search(self, arrivals: csr_array, goal_state: int) -> NDArray[np.float32]:
-        """Return the values of all states for a goal as if actions had their likeliest outcomes."""
-        n_states = self.best.shape[0]
-        values = np.full(arrivals.shape[0], self.unreachable_value, dtype=np.float32)
-        order, predecessors = breadth_first_order(arrivals, goal_state + len(values) - n_states)
+    def _achieved(self, columns: slice | NDArray[np.int64]) -> _Achieved:
+        """Return which states achieve the goals of some columns."""
+        goal_ids = self.goal_ids[columns]
+        first = self._first_achieving[goal_ids]
+        n_states = self._first_achieving[goal_ids + 1] - first
+        places = _ranges(first, n_states)
+        return _Achieved(self._achieving[places], np.repeat(np.arange(len(goal_ids)), n_states))
+
+    def _search(
+        self, on: csr_array, to_goals: csr_array, columns: slice, achieved: _Achieved
+    ) -> None:
+        """
+        Set values as if actions had their likeliest outcomes, by a search for each goal.
+
+        :param on: the graph of transitions without a termination, from
+            :meth:`TransitionModel.arrivals`
+        :param to_goals: the graph of all transitions
+        :param columns: the columns of the goals
+        :param achieved: which states achieve them
+        """
+        n_states = len(self.values)
+        n_goals = len(self.goal_ids[columns])
+        goals = achieved.indicators(n_states, n_goals)
+        # A search begins in a row of its own, from which it finds what leads to the goal.
+        graph = vstack([on, (to_goals.T @ goals).T], format="csr")
+        graph.resize((graph.shape[0], graph.shape[0]))
+        for number in range(n_goals):
+            found = self._values_by_search(graph, n_states + number)
+            self.values[:, columns.start + number] = found[:n_states]
+
+    def _values_by_search(self, graph: csr_array, begin_in: int) -> NDArray[np.float32]:
+        """Return the values of all nodes of a graph, for a goal that the search begins in."""
+        values = np.full(graph.shape[0], self.unreachable_value, dtype=np.float32)
+        order, predecessors = breadth_first_order(graph, begin_in)
         place = np.empty(len(values), dtype=np.int64)
         place[order] = np.arange(len(order))
-        # The place in the search from which each other state was found, in ascending order.
+        # The place in the search from which each other node was found, in ascending order.
         found_from = place[predecessors[order[1:]]]
         begin = 1
         end = 1 + int(np.searchsorted(found_from, 1))
@@ -470,19 +516,17 @@ class AllGoalsPlan:
             begin = end
             end = 1 + int(np.searchsorted(found_from, end))
             value = self.step_reward + self.gamma * value
-        # The search may have found the goal from itself.
-        values[goal_state] = self.unreachable_value
-        return values[:n_states]
+        return values
 
     def _iterate(
-        self, values: NDArray[np.float32], goal_states: NDArray[np.int64]
+        self, values: NDArray[np.float32], achieved: _Achieved
     ) -> NDArray[np.signedinteger[Any]]:
         """
         Iterate the values of some goals in place.
 
         :param values: values of all states, in the order of useful actions, for these G goals,
             shape (S, G)
-        :param goal_states: ids of the goals' states, shape (G,)
+        :param achieved: which states achieve these goals
         :return: the best actions, in the same order, shape (S, G)
         """
         assert self._prepared is not None
@@ -490,9 +534,10 @@ class AllGoalsPlan:
         best_actions = np.full(values.shape, -1, dtype=self.best.dtype)
         if not useful:
             return best_actions
-        achieved = (self._prepared.place[goal_states], np.arange(len(goal_states)))
+        arrivals = (self._prepared.place[achieved.states], achieved.columns)
+        goals = achieved.indicators(*values.shape)
         terminal_returns = [
-            self._terminal_returns(each.terminal_transitions, goal_states) for each in useful
+            self._terminal_returns(each.terminal_transitions, goals) for each in useful
         ]
 
         def action_values(number: int) -> NDArray[np.float32]:
@@ -503,7 +548,7 @@ class AllGoalsPlan:
         n_first = len(useful[0].actions)
         # The states after these have no useful action.
         values[n_first:] = self.unreachable_value
-        returns = self._returns(values, achieved)
+        returns = self._returns(values, arrivals)
         for sweep in range(1, self._sweeps_of_this_plan + 1):
             best = action_values(0)
             for number in range(1, len(useful)):
@@ -514,7 +559,7 @@ class AllGoalsPlan:
                 change = np.abs(best - values[:n_first]).max()
                 has_converged = change <= self._tolerance * self.step_cost
             values[:n_first] = best
-            returns = self._returns(values, achieved)
+            returns = self._returns(values, arrivals)
             if has_converged:
                 break
         best = action_values(0)
@@ -530,34 +575,38 @@ class AllGoalsPlan:
         return best_actions
 
     def _returns(
-        self, values: NDArray[np.float32], achieved: tuple[NDArray[Any], ...]
+        self, values: NDArray[np.float32], arrivals: tuple[NDArray[Any], ...] | None = None
     ) -> NDArray[np.float32]:
         """
         Return the return of a transition into each state for each goal.
 
         :param values: values of states for goals, shape (n, G)
-        :param achieved: index of the pairs in which the state is the goal
+        :param arrivals: index of the pairs in which the state achieves the goal. None: their
+            values are ``arrival_value`` already
         """
         returns: NDArray[np.float32] = self.gamma * values
         returns += self.step_reward
-        returns[achieved] = self.goal_reward
+        if arrivals is not None:
+            returns[arrivals] = self.goal_reward
         return returns
 
     def _terminal_returns(
-        self, terminal: csr_array, goal_states: NDArray[np.int64]
+        self, terminal: csr_array, goals: csr_array
     ) -> NDArray[np.float32] | None:
         """
         Return the part of action values that comes from terminal transitions. Such a transition
-        reaches the goal that its next state is. After it, no other goal is ever reached.
+        reaches the goals that its next state achieves. After it, no other goal is ever reached.
 
+        :param terminal: probabilities of L terminal transitions, shape (L, S)
+        :param goals: 1 where a state achieves a goal, shape (S, G)
         :return: the part, shape (L, G). None if there are no terminal transitions
         """
         if terminal.nnz == 0:
             return None
         unreachable = np.float32(self.unreachable_value) * terminal.sum(axis=1)[:, None]
-        returns = np.repeat(unreachable, len(goal_states), axis=1)
+        returns = np.repeat(unreachable, goals.shape[1], axis=1)
         gain = np.float32(self.goal_reward - self.unreachable_value)
-        returns += gain * terminal[:, goal_states].toarray()
+        returns += gain * (terminal @ goals).toarray()
         return returns.astype(np.float32)
 
     def action_values(
@@ -577,45 +626,41 @@ class AllGoalsPlan:
         columns_of_all = self.columns_of(goal_ids)
         goals = np.flatnonzero(columns_of_all >= 0)
         columns = columns_of_all[goals]
-        goal_states = self._state_of_goal[goal_ids[goals]]
         known = np.flatnonzero((states >= 0) & (states < model.n_states))
         next_states = model.certain_next[states[known]]
         is_certain = next_states >= 0
         places, actions = np.nonzero(is_certain)
-        values = self._returns_of(next_states[is_certain], columns, goal_states)
+        values = self._returns_of(next_states[is_certain], columns)
         _put(found, known[places], actions, goals, values)
         places, actions = np.nonzero(model.tried[states[known]] & ~is_certain)
         rows = states[known][places] * model.n_actions + actions
-        values = self._mean_returns_of(rows, columns, goal_states)
+        values = self._mean_returns_of(rows, columns)
         _put(found, known[places], actions, goals, values)
         found[found < self.least_value] = np.nan
         return found.swapaxes(1, 2)
 
     def _returns_of(
-        self, states: NDArray[np.int64], columns: NDArray[np.int64], goal_states: NDArray[np.int64]
+        self, states: NDArray[np.int64], columns: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """
         Return the returns of transitions into some states.
 
         :param states: ids of the next states, shape (n,)
         :param columns: the columns of goals in the values, shape (m,)
-        :param goal_states: ids of the goals' states, shape (m,)
         :return: returns, shape (n, m)
         """
         # Taking from one axis is faster than from two.
         places = states[:, None] * self.values.shape[1] + columns
-        achieved = np.nonzero(states[:, None] == goal_states)
-        return self._returns(self.values.reshape(-1).take(places), achieved)
+        return self._returns(self.values.reshape(-1).take(places))
 
     def _mean_returns_of(
-        self, rows: NDArray[np.int64], columns: NDArray[np.int64], goal_states: NDArray[np.int64]
+        self, rows: NDArray[np.int64], columns: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """
         Return the mean returns of actions.
 
         :param rows: rows of actions in the transition model, shape (n,)
         :param columns: the columns of goals in the values, shape (m,)
-        :param goal_states: ids of the goals' states, shape (m,)
         :return: means over the outcomes of each action, shape (n, m)
         """
         assert self.model is not None
@@ -624,16 +669,16 @@ class AllGoalsPlan:
         n_outcomes = on.indptr[rows + 1] - on.indptr[rows]
         # All outcomes in one row after the other. SciPy takes several times as long for this.
         ends = np.cumsum(n_outcomes)
-        outcomes = np.arange(ends[-1] if len(ends) else 0)
-        outcomes += np.repeat(on.indptr[rows] - ends + n_outcomes, n_outcomes)
-        returns = self._returns_of(on.indices[outcomes], columns, goal_states)
+        outcomes = _ranges(on.indptr[rows], n_outcomes)
+        returns = self._returns_of(on.indices[outcomes], columns)
         returns *= on.data[outcomes, None]
         has_any = n_outcomes > 0
         if has_any.any():
             means[has_any] = np.add.reduceat(returns, (ends - n_outcomes)[has_any], axis=0)
         terminal = self.model.terminal_transitions
         if terminal.nnz > 0:
-            returns_of_terminal = self._terminal_returns(terminal[rows], goal_states)
+            goals = self._achieved(columns).indicators(len(self.values), len(columns))
+            returns_of_terminal = self._terminal_returns(terminal[rows], goals)
             if returns_of_terminal is not None:
                 means += returns_of_terminal
         return means
@@ -654,14 +699,18 @@ class AllGoalsPlan:
         actions[is_planned] = self.best[states[is_planned], columns[is_planned]]
         return actions
 
-    def states_of(self, goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def is_achieved(
+        self, states: NDArray[np.int64], goal_ids: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
         """
-        Return the state ids of goals.
+        Return whether states achieve goals.
 
-        :param goal_ids: ids of goals that were known at the last refresh, of any shape
-        :return: ids of states, of the same shape
+        :param states: ids of states that were known at the last refresh, -1 for unknown ones
+        :param goal_ids: ids of planned goals. Both arrays are broadcast against each other
+        :return: whether each state achieves each goal
         """
-        return self._state_of_goal[goal_ids]
+        found = self.values[states, self._column_of_goal[goal_ids]] > self.goal_reward
+        return np.asarray(found & (states >= 0))
 
     def columns_of(self, goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """
@@ -703,6 +752,31 @@ class AllGoalsPlan:
         self._prepared = self._prepare(search=True) if state["search"] else None
 
 
+def _arrival_value(gamma: float, goal_reward: float, step_reward: float) -> np.float32:
+    """
+    Return the value of which ``step_reward + gamma * value`` is the reward of reaching a goal.
+
+    So a return needs no case for goals. Of the neighbouring floats, it is the one that rounding
+    suits best.
+    """
+    middle = np.float32((goal_reward - step_reward) / gamma)
+    nearby = [middle]
+    for _ in range(_FLOATS_TO_TRY):
+        nearby.insert(0, np.nextafter(nearby[0], np.float32(-np.inf)))
+        nearby.append(np.nextafter(nearby[-1], np.float32(np.inf)))
+    candidates = np.array(nearby)
+    returns = gamma * candidates
+    returns += step_reward
+    return candidates[np.abs(returns - np.float32(goal_reward)).argmin()]
+
+
+def _ranges(first: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> NDArray[Any]:
+    """Return the numbers of several ranges, one range after the other."""
+    ends = np.cumsum(lengths)
+    numbers = np.arange(ends[-1] if len(ends) else 0)
+    return numbers + np.repeat(first - ends + lengths, lengths)
+
+
 def _put(
     found: NDArray[np.float32],
     places: NDArray[np.int64],
@@ -721,7 +795,8 @@ _IN_CHECKPOINTS = (
     "values",
     "best",
     "goal_ids",
-    "_state_of_goal",
+    "_achieving",
+    "_first_achieving",
     "_column_of_goal",
     "_oldest_column",
     "_sweeps_of_this_plan",
