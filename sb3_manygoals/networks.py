@@ -290,33 +290,46 @@ class UniversalQNetwork(nn.Module):
     .. math:: Q(s, \cdot, g) = W \,(A\,h(s) \odot B\,h(g)) + b
 
     States and goals share the trunk :math:`h`, but not the embeddings :math:`A` and :math:`B`. If
-    they did, :math:`Q(s, a, g)` would equal :math:`Q(g, a, s)`. The values of S states for G goals
-    cost S + G passes of the trunk and one matrix product.
+    they did, :math:`Q(s, a, g)` would equal :math:`Q(g, a, s)`. Goals that are no observations have
+    a trunk of their own in place of the shared one. The values of S states for G goals cost S + G
+    passes of the trunk and one matrix product.
 
     :param trunk: layers from observations to features, shape (B, features_dim)
     :param features_dim: number of features
     :param n_actions: A, the number of actions
     :param embedding_dim: D, width of the embeddings (1024 in the paper)
+    :param goal_trunk: layers from goals to features, shape (B, goal_features_dim). None: goals are
+        observations and go through ``trunk``
+    :param goal_features_dim: number of features of goals. None: ``features_dim``
     :raises ValueError: if ``embedding_dim`` is not a positive whole number
     """
 
     def __init__(
-        self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 1024
+        self,
+        trunk: nn.Module,
+        features_dim: int,
+        n_actions: int,
+        embedding_dim: int = 1024,
+        goal_trunk: nn.Module | None = None,
+        goal_features_dim: int | None = None,
     ) -> None:
         super().__init__()
         check_count("embedding_dim", embedding_dim)
+        if goal_features_dim is None:
+            goal_features_dim = features_dim
         self.trunk = trunk
         self.n_actions = n_actions
         self.state_embedding = nn.Linear(features_dim, embedding_dim)
-        self.goal_embedding = nn.Linear(features_dim, embedding_dim)
+        self.goal_embedding = nn.Linear(goal_features_dim, embedding_dim)
         self.head = nn.Linear(embedding_dim, n_actions)
+        self.goal_trunk = goal_trunk
 
     def forward(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
         """
         Compute the values of all actions for observations, each with a goal of its own.
 
         :param observations: shape (B, *observation_space.shape)
-        :param goals: the goal of each observation, shape (B, *observation_space.shape)
+        :param goals: the goal of each observation, shape (B, *goal_space.shape)
         :return: values, shape (B, A)
         """
         embedded_states, embedded_goals = self.embed(observations, goals)
@@ -324,12 +337,15 @@ class UniversalQNetwork(nn.Module):
 
     def embed(self, observations: th.Tensor, goals: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
         """
-        Compute the embeddings of observations and goals by one pass of the trunk.
+        Compute the embeddings of observations and goals, by one pass of the trunk if they share it.
 
         :param observations: shape (S, *observation_space.shape)
-        :param goals: shape (G, *observation_space.shape)
+        :param goals: shape (G, *goal_space.shape)
         :return: embeddings of the observations and of the goals, one row each
         """
+        if self.goal_trunk is not None:
+            of_goals = self.goal_embedding(self.goal_trunk(goals))
+            return self.state_embedding(self.trunk(observations)), of_goals
         features = self.trunk(th.cat([observations, goals]))
         of_states, of_goals = features.split([len(observations), len(goals)])
         return self.state_embedding(of_states), self.goal_embedding(of_goals)
@@ -389,13 +405,24 @@ class DistanceQNetwork(UniversalQNetwork):
     :param features_dim: number of features
     :param n_actions: A, the number of actions
     :param embedding_dim: D, width of the embeddings
+    :param goal_trunk: layers from goals to features, shape (B, goal_features_dim). None: goals are
+        observations and go through ``trunk``
+    :param goal_features_dim: number of features of goals. None: ``features_dim``
     :raises ValueError: if ``embedding_dim`` is not a positive whole number
     """
 
     def __init__(
-        self, trunk: nn.Module, features_dim: int, n_actions: int, embedding_dim: int = 128
+        self,
+        trunk: nn.Module,
+        features_dim: int,
+        n_actions: int,
+        embedding_dim: int = 128,
+        goal_trunk: nn.Module | None = None,
+        goal_features_dim: int | None = None,
     ) -> None:
-        super().__init__(trunk, features_dim, n_actions, embedding_dim)
+        super().__init__(
+            trunk, features_dim, n_actions, embedding_dim, goal_trunk, goal_features_dim
+        )
         del self.head
         self.state_embedding = nn.Linear(features_dim, n_actions * embedding_dim)
         self.log_scale = nn.Parameter(th.zeros(()))
@@ -406,7 +433,7 @@ class DistanceQNetwork(UniversalQNetwork):
         Compute the values of all actions for observations, each with a goal of its own.
 
         :param observations: shape (B, *observation_space.shape)
-        :param goals: the goal of each observation, shape (B, *observation_space.shape)
+        :param goals: the goal of each observation, shape (B, *goal_space.shape)
         :return: values, shape (B, A)
         """
         embedded_states, embedded_goals = self.embed(observations, goals)

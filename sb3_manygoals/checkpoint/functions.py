@@ -85,7 +85,7 @@ def function_state(
     :raises CheckpointError: if something in it can change and cannot be saved
     """
     collector = _Collector(is_saved_elsewhere)
-    return {"is": _identity(function), "has": collector.state_of_function(function, name)}
+    return {"is": identity_of(function), "has": collector.state_of_function(function, name)}
 
 
 def set_function_state(function: Any, state: dict[str, Any], name: str) -> None:
@@ -97,7 +97,7 @@ def set_function_state(function: Any, state: dict[str, Any], name: str) -> None:
     :param name: what to call the function in errors
     :raises CheckpointError: if it is another function
     """
-    found = _identity(function)
+    found = identity_of(function)
     if state["is"] != found:
         raise CheckpointError(
             f"{name} was built otherwise, or has changed since: the checkpoint has "
@@ -148,10 +148,15 @@ def _has_no_state(value: Any) -> bool:
         return False
 
 
-def _identity(function: Any) -> list[Any]:
-    """Return which function it is: its name, and what tells lambdas apart."""
+def identity_of(function: Any) -> list[Any]:
+    """
+    Return which function it is: its name, and what tells lambdas apart.
+
+    :param function: a function of any kind
+    :return: plain data that equals that of the same function in another process
+    """
     if isinstance(function, functools.partial):
-        return [f"a partial of {_identity(function.func)[0]}", _identity(function.func)]
+        return [f"a partial of {identity_of(function.func)[0]}", identity_of(function.func)]
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
     code = getattr(function, "__code__", None)
     if code is None:

@@ -1,4 +1,4 @@
-"""The set of goals an agent knows: every distinct observation that it has met."""
+"""The set of goals an agent knows: every distinct observation, or achievement, that it has met."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_manygoals.checkpoint.functions import identity_of
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
-from sb3_manygoals.goals.spaces import check_goal_space, check_inside, shown
+from sb3_manygoals.goals.achievement import Achievement, GoalFunction, Reached, ranges
+from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical, shown
 from sb3_manygoals.memory_limits import check_memory, share_of_memory
 from sb3_manygoals.validation import check_count
-from sb3_manygoals.world import UNKNOWN, ExactStates
+from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, StateKey
+
+KINDS_OF_GOALS = ("state_key", "goal", "goal_space", "reached")
+"""Arguments of a goal buffer that say what a state is, and what a goal."""
 
 # The capacity of a goal buffer by default, where there is the memory for it.
 _DEFAULT_CAPACITY = 100_000
@@ -27,28 +32,44 @@ _INDEX_SIZE = 184
 _MOST_NUMBERS_TO_SEARCH = 2**26
 # The search compares so many numbers at a time.
 _NUMBERS_AT_A_TIME = 2**20
+# The examples of states that have several observations.
+_OF_EXAMPLES = ("examples", "n_seen")
 _FILE_FORMAT = 2
 _IN_FILE = ("format", "capacity", "states", "state_ids", "held_out")
 
 
 class GoalBuffer:
     """
-    The states that may be goals, each with a stable integer id.
+    The goals that are known, each with a stable integer id, and the states that achieve them.
 
-    Two observations are the same goal if they are equal byte for byte, that is, if they are one
-    state (section 3 of Veeriah et al. 2018). The id of a goal is its row in :attr:`observations`.
-    It never changes, so "is this the goal?" is a comparison of integers. Held-out observations have
-    the id ``UNKNOWN`` (-1). If the buffer is full, new observations have it too. Then the buffer
-    warns once.
+    By default a goal is an observation, and it is reached by the same observation: two observations
+    are the same goal if they are equal byte for byte, that is, if they are one state (section 3 of
+    Veeriah et al. 2018). With ``state_key``, they are one state if their keys are equal. With
+    ``goal``, goals are what observations achieve, such as the place of the agent, and a goal is the
+    set of all states that achieve it.
+
+    The id of a goal is its row in :attr:`observations`. It never changes. Held-out goals have the
+    id ``UNKNOWN`` (-1). If the buffer is full, new observations have it too. Then the buffer warns
+    once.
 
     :param observation_space: space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
-    :param capacity: greatest number of goals. Memory is taken only as goals are added. None:
-        100,000, or as many as half of the available memory holds, if that is less
-    :param held_out: observations that must never become goals, shape
-        ``(n, *observation_space.shape)``, or None
-    :raises TypeError: if the observations cannot be goals
-    :raises ValueError: if ``capacity`` is not a positive whole number, or ``held_out`` does not fit
-        the space
+    :param capacity: greatest number of goals, and of states. Memory is taken only as they are
+        added. None: 100,000, or as many as half of the available memory holds, if that is less
+    :param held_out: goals that must never be pursued nor taught, shape
+        ``(n, *goal_space.shape)``, or None
+    :param state_key: a function of an observation. Observations for which it returns equal numbers
+        are one state. None: observations are one state if they are equal byte for byte
+    :param goal: a function of an observation that returns what it achieves: an array, a number or a
+        sequence of numbers. None: the observation itself
+    :param goal_space: space of what ``goal`` returns. None: one for arrays like that which it
+        returns for a random observation
+    :param reached: greatest Euclidean distance at which an achievement reaches a goal, or a
+        function of n achievements and n goals that returns for each pair whether it does. None:
+        they must be equal, or of one state if there is no ``goal``
+    :raises TypeError: if observations or achievements cannot be goals, or a function is none
+    :raises ValueError: if ``capacity`` is not a positive whole number, ``held_out`` does not fit
+        the space of goals, or ``goal`` fails for a random observation and there is no
+        ``goal_space``
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
     """
 
@@ -60,9 +81,24 @@ class GoalBuffer:
         observation_space: spaces.Space[Any],
         capacity: int | None = None,
         held_out: NDArray[Any] | None = None,
+        state_key: StateKey | None = None,
+        goal: GoalFunction | None = None,
+        goal_space: spaces.Space[Any] | None = None,
+        reached: float | Reached | None = None,
     ) -> None:
-        self.shape, self.dtype = check_goal_space(observation_space)
+        self.observation_shape, self.observation_dtype = check_goal_space(observation_space)
         self.observation_space = observation_space
+        if state_key is not None and not callable(state_key):
+            raise TypeError(f"state_key must be a function, got {state_key!r}")
+        self.state_key = state_key
+        self.achievement = Achievement(observation_space, goal, goal_space, reached)
+        """What observations achieve, and which goals are reached by that."""
+        self.goal_space = self.achievement.goal_space
+        """Space of the goals."""
+        self.shape = self.achievement.shape
+        """Shape of a goal."""
+        self.dtype = self.achievement.dtype
+        """Dtype of the goals."""
         self._capacity_was_given = capacity is not None
         if capacity is None:
             capacity = max(min(_DEFAULT_CAPACITY, share_of_memory(0.5) // self._size_of_goal), 1)
@@ -74,24 +110,63 @@ class GoalBuffer:
             {"goals": self.capacity * self._size_of_goal},
             "choose a smaller capacity",
         )
-        self._held_out = ExactStates(observation_space, 1)
-        self.states = ExactStates(observation_space, self.capacity)
+        if held_out is None:
+            held_out = np.zeros((0, *self.shape), dtype=self.dtype)
+        self._held_out = self._states_of_goals(1)
+        self.states = self._new_states(self.capacity)
         """The states that were met, held-out ones too."""
-        if held_out is not None:
+        if len(np.asarray(held_out)):
             held_out = self.check_goals(held_out, "held_out")
-            self._held_out = ExactStates(observation_space, len(held_out) + 1)
+            self._held_out = self._states_of_goals(len(held_out) + 1)
             self._held_out.add(held_out)
-            self.states = ExactStates(observation_space, self.capacity + len(self._held_out))
+            if goal is None:
+                self.states = self._new_states(self.capacity + len(self._held_out))
         self._forget_goals()
+
+    def _new_states(self, capacity: int) -> ExactStates:
+        """Return states of observations, none of which is known."""
+        if self.state_key is None:
+            return ExactStates(self.observation_space, capacity)
+        return KeyedStates(self.observation_space, capacity, self.state_key)
+
+    def _states_of_goals(self, capacity: int) -> ExactStates:
+        """Return a table of goals that tells them apart as states are told apart."""
+        if self.achievement.goal is None and self.state_key is not None:
+            return KeyedStates(self.observation_space, capacity, self.state_key, 1)
+        return ExactStates(self.goal_space, capacity)
+
+    @property
+    def goals_are_observations(self) -> bool:
+        """Whether a goal is an observation, and not what observations achieve."""
+        return self.achievement.goal is None
+
+    @property
+    def goals_are_states(self) -> bool:
+        """Whether each goal is achieved by one state, and each state achieves one goal."""
+        return self.goals_are_observations and self.achievement.reached is None
+
+    @property
+    def tells_goals_by_ids(self) -> bool:
+        """Whether an observation reaches a goal if and only if it has the goal's id."""
+        return self.achievement.reached is None and (
+            self.goals_are_observations or self.states.is_exact
+        )
 
     @property
     def _size_of_goal(self) -> int:
-        """Bytes of a goal's observation and of its entries in the indexes."""
-        return math.prod(self.shape) * self.dtype.itemsize + _INDEX_SIZE
+        """Bytes of a goal, of an observation, and of their entries in the indexes."""
+        size = math.prod(self.observation_shape) * self.observation_dtype.itemsize + _INDEX_SIZE
+        if not self.goals_are_observations:
+            size += math.prod(self.shape) * self.dtype.itemsize + _INDEX_SIZE
+        return size
 
     def _forget_goals(self) -> None:
         """Make arrays in which no state is a goal."""
         self._n_goals = 0
+        # The goals, if they are not the states.
+        self._achieved_goals = ExactStates(self.goal_space, self.capacity)
+        # Of so many states it is known whether they achieve a goal.
+        self._n_labeled = 0
         # The goal id of each state. The last entry is for UNKNOWN, which is -1.
         self._goal_of_state = np.full(self.states.capacity + 1, UNKNOWN)
         self._state_of_goal = np.empty(self.capacity, dtype=np.int64)
@@ -101,10 +176,10 @@ class GoalBuffer:
 
     def __getitem__(self, ids: NDArray[np.integer[Any]] | int | slice) -> NDArray[Any]:
         """
-        Return the observations of goals.
+        Return goals.
 
         :param ids: ids of goals, of any shape
-        :return: shape ``(*ids.shape, *observation_space.shape)``
+        :return: shape ``(*ids.shape, *goal_space.shape)``
         :raises IndexError: if there is no such goal
         """
         if not isinstance(ids, slice) and np.any(np.asarray(ids) < 0):
@@ -112,7 +187,22 @@ class GoalBuffer:
                 f"there is no goal with the id {int(np.min(ids))}: that is the id of an unknown "
                 "observation"
             )
+        if not self.goals_are_observations:
+            return self._achieved_goals[ids]
         return self.states[self.state_ids[ids]]
+
+    def sample_shown(self, ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[Any]:
+        """
+        Return goals as a learner shows them to its network. If goals are states with several
+        observations, one of them is drawn.
+
+        :param ids: ids of goals, int64, shape ``(n,)``
+        :param rng: random generator
+        :return: shape ``(n, *goal_space.shape)``
+        """
+        if not self.goals_are_observations:
+            return self[ids]
+        return self.states.sample(self.state_ids[ids], rng)
 
     @property
     def memory_to_come(self) -> dict[str, int]:
@@ -126,15 +216,20 @@ class GoalBuffer:
 
     @property
     def state_ids(self) -> NDArray[np.int64]:
-        """The state id of each goal, in the order of the goals' ids, shape ``(len(self),)``."""
+        """
+        The first known state that achieves each goal, in the order of the goals' ids, shape
+        ``(len(self),)``.
+        """
         return self._state_of_goal[: self._n_goals]
 
     @property
     def observations(self) -> NDArray[Any]:
         """
         All goals in the order of their ids, as a read-only array of shape
-        ``(len(self), *observation_space.shape)``.
+        ``(len(self), *goal_space.shape)``.
         """
+        if not self.goals_are_observations:
+            return self._achieved_goals.observations
         in_order = np.array_equal(self.state_ids, np.arange(len(self.states)))
         # Some states may be no goals, or may have become goals in another order.
         found = self.states.observations if in_order else self.states[self.state_ids]
@@ -184,6 +279,12 @@ class GoalBuffer:
         self, state_ids: NDArray[np.int64], observations: NDArray[Any]
     ) -> NDArray[np.int64]:
         """Return the goal ids of states. States that are no goals yet become goals."""
+        if not self.goals_are_observations:
+            self._add_achieved_goals()
+            if len(self.states) == self.states.capacity and not self._warned_that_full:
+                is_unknown = state_ids == UNKNOWN
+                self._warn_if_no_room(self.achieved(observations[is_unknown]))
+            return self._goals_of_observations(state_ids, observations)
         goal_ids = self.goals_of_states(state_ids)
         is_no_goal = goal_ids == UNKNOWN
         if not is_no_goal.any():
@@ -204,8 +305,96 @@ class GoalBuffer:
             self._warn_if_no_room(observations[is_no_goal])
         return goal_ids
 
+    def _add_achieved_goals(self) -> None:
+        """Add what new states achieve, unless it is held out."""
+        n_states = len(self.states)
+        if n_states == self._n_labeled:
+            return
+        new = np.arange(self._n_labeled, n_states)
+        self._n_labeled = n_states
+        achieved = self.achieved(self.states[new])
+        if self.has_held_out:
+            may_be_goals = ~self.is_held_out(achieved)
+            new = new[may_be_goals]
+            achieved = achieved[may_be_goals]
+        goal_ids = self._achieved_goals.add(achieved)
+        self._goal_of_state[new] = goal_ids
+        is_first = goal_ids >= self._n_goals
+        # Of several states, the one that is written last remains.
+        self._state_of_goal[goal_ids[is_first][::-1]] = new[is_first][::-1]
+        self._n_goals = len(self._achieved_goals)
+
+    def _goals_of_observations(
+        self, state_ids: NDArray[np.int64], observations: NDArray[Any]
+    ) -> NDArray[np.int64]:
+        """Return the ids of the goals that observations achieve, given their states."""
+        if self.goals_are_observations or self.states.is_exact:
+            return self.goals_of_states(state_ids)
+        # Observations of one state may achieve different goals.
+        return self._achieved_goals.ids(self.achieved(observations))
+
+    def achieved(
+        self, observations: NDArray[Any], goal_ids: NDArray[np.int64] | None = None
+    ) -> NDArray[Any]:
+        """
+        Return what observations achieve.
+
+        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :param goal_ids: the ids of these goals as far as they are known, ``UNKNOWN`` for others,
+            int64, shape ``(n,)``, or None
+        :return: goals, shape ``(n, *goal_space.shape)``. They are the observations themselves if
+            there is no ``goal``
+        :raises ValueError: if ``goal`` returns something else than an element of the goal space
+        """
+        if self.goals_are_observations:
+            return observations
+        if goal_ids is None:
+            return self.achievement.of(observations)
+        is_known = goal_ids != UNKNOWN
+        found = np.empty((len(observations), *self.shape), dtype=self.dtype)
+        found[is_known] = self[goal_ids[is_known]]
+        found[~is_known] = self.achievement.of(observations[~is_known])
+        return found
+
+    def is_reached(
+        self,
+        achieved: NDArray[Any],
+        desired: NDArray[Any],
+        achieved_ids: NDArray[np.int64] | None = None,
+        desired_ids: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.bool_]:
+        """
+        Return which achievements reach the goals beside them.
+
+        :param achieved: what was achieved, shape ``(*batch, *goal_space.shape)``
+        :param desired: goals, the same shape
+        :param achieved_ids: the ids of what was achieved, ``UNKNOWN`` for unknown ones, int64,
+            shape ``batch``. None: nobody knows them
+        :param desired_ids: the ids of the goals, likewise
+        :return: whether each goal is reached, shape ``batch``
+        """
+        if self.achievement.reached is not None:
+            return self.achievement.reaches(achieved, desired)
+        if achieved_ids is None or desired_ids is None:
+            return self._are_equal(achieved, desired)
+        reached: NDArray[np.bool_] = achieved_ids == desired_ids
+        without_id = (achieved_ids == UNKNOWN) | (desired_ids == UNKNOWN)
+        if without_id.any():
+            reached[without_id] = self._are_equal(achieved[without_id], desired[without_id])
+        return reached
+
+    def _are_equal(self, achieved: NDArray[Any], desired: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which achievements are the goals beside them."""
+        if not isinstance(self._held_out, KeyedStates):
+            return identical(achieved, desired, len(self.shape))
+        keys = [
+            self._held_out.keys(array.reshape(-1, *self.shape)) for array in (achieved, desired)
+        ]
+        batch = achieved.shape[: achieved.ndim - len(self.shape)]
+        return identical(keys[0], keys[1], keys[0].ndim - 1).reshape(batch)
+
     def _warn_if_no_room(self, observations: NDArray[Any]) -> None:
-        """Warn if one of these observations is not held out. Then there was no room for it."""
+        """Warn if one of these goals is not held out. Then there was no room for it."""
         if self.is_held_out(observations).all():
             return
         self._warned_that_full = True
@@ -216,35 +405,39 @@ class GoalBuffer:
             stacklevel=4,
         )
 
-    def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+    def ids(self, goals: NDArray[Any]) -> NDArray[np.int64]:
         """
-        Return the goal ids of observations. New observations do not become goals.
+        Return the ids of goals. New ones are not added.
 
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
-        :return: the goal id of each, shape ``(n,)``. ``UNKNOWN`` for observations that are no goals
-        :raises ValueError: if the observations do not fit the space
+        :param goals: shape ``(n, *goal_space.shape)``, the dtype of the space
+        :return: the id of each, shape ``(n,)``. ``UNKNOWN`` for those that are not known
+        :raises ValueError: if the goals do not fit the space
         """
-        return self.look_up(observations)[1]
+        goals = self.check_shape(goals, "goals")
+        if not self.goals_are_observations:
+            return self._achieved_goals.ids(goals)
+        return self.goals_of_states(self.states.ids(goals))
 
     def look_up(self, observations: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
-        Return the state ids and the goal ids of observations. New observations are not added.
+        Return the states of observations, and the goals that they achieve. New ones are not added.
 
         :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
         :return: the state id and the goal id of each observation, both of shape ``(n,)``.
-            ``UNKNOWN`` where it is no known state or no goal
+            ``UNKNOWN`` where it is no known state, or achieves no known goal
         :raises ValueError: if the observations do not fit the space
         """
-        state_ids = self.states.ids(self.check(observations, "observations"))
-        return state_ids, self.goals_of_states(state_ids)
+        observations = self.check(observations, "observations")
+        state_ids = self.states.ids(observations)
+        return state_ids, self._goals_of_observations(state_ids, observations)
 
     def goals_of_states(self, state_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """
-        Return the goal ids of states.
+        Return the goals that states achieve, those that their first observations achieve.
 
         :param state_ids: ids of states, int64, of any shape. ``UNKNOWN`` is allowed
         :return: the goal id of each state, int64, of the same shape. ``UNKNOWN`` for states that
-            are no goals, and for ``UNKNOWN``
+            achieve no known goal, and for ``UNKNOWN``
         """
         goal_ids: NDArray[np.int64] = self._goal_of_state[state_ids]
         return goal_ids
@@ -257,7 +450,25 @@ class GoalBuffer:
             last entry, int64, shape ``(len(self) + 1,)``; and ids of states, those of one goal
             after those of the other, int64
         """
-        return np.arange(len(self) + 1), self.state_ids.copy()
+        if self.goals_are_states:
+            return np.arange(len(self) + 1), self.state_ids.copy()
+        n_states = len(self.states)
+        goal_of_state = self._goal_of_state[:n_states]
+        # States in the order of what they achieve. States that achieve no known goal are first.
+        in_order = np.argsort(goal_of_state, kind="stable")
+        begin = np.searchsorted(goal_of_state[in_order], np.arange(len(self) + 1))
+        if self.achievement.reached is None:
+            return begin - begin[0], in_order[begin[0] :]
+        # Within a tolerance, also what is held out may reach a goal.
+        unlabeled = in_order[: begin[0]]
+        achievements = np.concatenate([self[:], self.achieved(self.states[unlabeled])])
+        places, goal_ids = self.achievement.pairs(achievements, self[:])
+        first_state = np.concatenate([begin[:-1], np.arange(len(unlabeled))])
+        n_of_achievement = np.concatenate([np.diff(begin), np.ones(len(unlabeled), np.int64)])
+        n_of_pair = n_of_achievement[places]
+        state_ids = in_order[ranges(first_state[places], n_of_pair)]
+        n_of_goal = np.bincount(goal_ids, weights=n_of_pair, minlength=len(self))
+        return np.concatenate([[0], np.cumsum(n_of_goal.astype(np.int64))]), state_ids
 
     def sample_ids(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """
@@ -292,13 +503,13 @@ class GoalBuffer:
 
     def is_held_out(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
         """
-        Return whether observations are held out, so that they never become goals.
+        Return which goals are held out, so that they are neither pursued nor taught.
 
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :param observations: goals, shape ``(n, *goal_space.shape)``, the dtype of the space
         :return: whether each is held out, shape ``(n,)``
-        :raises ValueError: if the observations do not fit the space
+        :raises ValueError: if the goals do not fit the space
         """
-        observations = self.check(observations, "observations")
+        observations = self.check_shape(observations, "observations")
         return np.not_equal(self._held_out.ids(observations), UNKNOWN)
 
     def check(self, observations: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
@@ -312,26 +523,28 @@ class GoalBuffer:
         :return: the observations as an array
         :raises ValueError: if shape or dtype are not those of the space
         """
-        array = np.asarray(observations)
-        n_before = max(array.ndim - len(self.shape), 0)
-        fits = array.shape[n_before:] == self.shape and array.dtype == self.dtype
-        if not fits or axes not in (None, n_before):
-            batch = {0: [], 1: ["n"], None: ["*batch"]}[axes]
-            sizes = [*batch, *map(str, self.shape)]
-            expected = f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
-            raise ValueError(
-                f"{name} must be {self.dtype} of shape {expected}, got {array.dtype} of "
-                f"{array.shape}"
-            )
-        return array
+        return _checked(observations, self.observation_shape, self.observation_dtype, name, axes)
+
+    def check_shape(self, goals: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
+        """
+        Raise an error if goals do not have the shape and dtype of the space of goals.
+
+        :param goals: shape ``(*batch, *goal_space.shape)``, the dtype of the space
+        :param name: name of the argument, for the message
+        :param axes: number of axes in ``batch``: 1 for n goals, 0 for a single one. None: any
+            number
+        :return: the goals as an array
+        :raises ValueError: if shape or dtype are not those of the space
+        """
+        return _checked(goals, self.shape, self.dtype, name, axes)
 
     def check_goals(self, goals: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
         """
         Raise an error if a user's goals are outside of the space.
 
-        A goal may be outside of the bounds of a Box if it was met as an observation.
+        A goal may be outside of the bounds of a Box if it was met.
 
-        :param goals: shape ``(*batch, *observation_space.shape)``, the dtype of the space
+        :param goals: shape ``(*batch, *goal_space.shape)``, the dtype of the space
         :param name: name of the argument, for the message
         :param axes: number of axes in ``batch``: 1 for n goals, 0 for a single one. None: any
             number
@@ -339,36 +552,38 @@ class GoalBuffer:
         :raises ValueError: if shape or dtype are not those of the space
         :raises OutsideSpaceError: if a goal is outside of the space, which is a ValueError too
         """
-        array = self.check(goals, name, axes)
+        array = self.check_shape(goals, name, axes)
         rows = array.reshape(-1, *self.shape)
         met = None
-        if isinstance(self.observation_space, spaces.Box):
+        if isinstance(self.goal_space, spaces.Box):
             met = self.have_met(rows)
-        check_inside(self.observation_space, rows, name, met, numbered=axes != 0)
+        check_inside(self.goal_space, rows, name, met, numbered=axes != 0)
         return array
 
     def have_met(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
         """
-        Return whether observations were met before. Held-out observations count too.
+        Return which goals were met before. Held-out observations count too.
 
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :param observations: goals, shape ``(n, *goal_space.shape)``, the dtype of the space
         :return: whether each was met, shape ``(n,)``
-        :raises ValueError: if the observations do not fit the space
+        :raises ValueError: if the goals do not fit the space
         """
-        observations = self.check(observations, "observations")
+        observations = self.check_shape(observations, "observations")
+        if not self.goals_are_observations:
+            return np.not_equal(self._achieved_goals.ids(observations), UNKNOWN)
         return np.not_equal(self.states.ids(observations), UNKNOWN)
 
     def nearest(self, observation: NDArray[Any]) -> int | None:
         """
-        Find the known goal that differs least from an observation, by the sum of the absolute
+        Find the known goal that differs least from another one, by the sum of the absolute
         differences of their numbers.
 
-        :param observation: shape ``observation_space.shape``, the dtype of the space
+        :param observation: a goal, shape ``goal_space.shape``, the dtype of the space
         :return: its id. None if no goal is known, if the space is Discrete, in which differences
             mean nothing, or if there are too many goals to search
         """
         goals = self.observations
-        if isinstance(self.observation_space, spaces.Discrete):
+        if isinstance(self.goal_space, spaces.Discrete):
             return None
         if not 0 < goals.size <= _MOST_NUMBERS_TO_SEARCH:
             return None
@@ -382,9 +597,9 @@ class GoalBuffer:
 
     def describe_nearest(self, observation: NDArray[Any]) -> str:
         """
-        Say which known goal is nearest to an observation, for the end of a message.
+        Say which known goal is nearest to another one, for the end of a message.
 
-        :param observation: shape ``observation_space.shape``, the dtype of the space
+        :param observation: a goal, shape ``goal_space.shape``, the dtype of the space
         :return: a clause that begins with a comma. Empty if there is nothing to say
         """
         goal_id = self.nearest(observation)
@@ -401,14 +616,17 @@ class GoalBuffer:
 
     def describe_unknown(self, desired: NDArray[Any]) -> str | None:
         """
-        Say which goals are neither known nor held out, for a warning.
+        Say which goals are neither known, nor reached by known ones, nor held out, for a warning.
 
-        :param desired: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :param desired: shape ``(n, *goal_space.shape)``, the dtype of the space
         :return: a sentence. None if each is known or held out
         """
         unknown = self.ids(desired) == UNKNOWN
         if unknown.any():
             unknown &= ~self.is_held_out(desired)
+        if unknown.any() and self.achievement.reached is not None and len(self):
+            rows = self.achievement.pairs(self[:], desired[unknown])[1]
+            unknown[np.flatnonzero(unknown)[rows]] = False
         if not unknown.any():
             return None
         first = desired[unknown][0]
@@ -425,7 +643,13 @@ class GoalBuffer:
         :return: a sentence. None if all were met, or if there is no room for more states
         """
         held_out = self._held_out.observations
-        unmet = held_out[~self.have_met(held_out)]
+        met = self.have_met(held_out)
+        if not self.goals_are_observations:
+            # What is held out is no known goal, so it is looked for in what states achieve.
+            achieved = ExactStates(self.goal_space, len(self.states))
+            achieved.add(self.achieved(self.states.observations))
+            met = np.not_equal(achieved.ids(held_out), UNKNOWN)
+        unmet = held_out[~met]
         if len(unmet) == 0 or len(self.states) == self.states.capacity:
             return None
         return (
@@ -436,14 +660,19 @@ class GoalBuffer:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The arguments ``capacity`` and ``held_out`` of a buffer like this one."""
-        return {"capacity": self.capacity, "held_out": self._held_out.observations.copy()}
+        """The arguments of a buffer like this one, besides the observation space."""
+        return {
+            "capacity": self.capacity,
+            "held_out": self._held_out.observations.copy(),
+            "state_key": self.state_key,
+            **self.achievement.config,
+        }
 
     def check_held_out(self, observations: NDArray[Any]) -> None:
         """
         Raise an error if observations that a model held out are not held out in this buffer.
 
-        :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :param observations: goals, shape ``(n, *goal_space.shape)``, the dtype of the space
         :raises ValueError: if one of them may become a goal
         """
         n_missing = int((self._held_out.ids(observations) == UNKNOWN).sum())
@@ -461,19 +690,27 @@ class GoalBuffer:
         :param path: path of an ``.npz`` file. The ending may be left out
         :raises OSError: if the file cannot be written
         """
-        state = self.get_checkpoint_state()
-        arrays = {
-            "format": _FILE_FORMAT,
+        write_npz(path, {"format": _FILE_FORMAT, **self.arrays()})
+
+    def arrays(self) -> dict[str, Any]:
+        """Return goals, states and held-out observations, as :meth:`restore` takes them."""
+        states = self.states.get_checkpoint_state()
+        examples = {name: states[name] for name in _OF_EXAMPLES if name in states}
+        return {
+            "states": states["observations"],
+            "state_ids": self.state_ids.copy(),
+            "held_out": self._held_out.observations.copy(),
             "capacity": self.capacity,
-            "states": state["states"]["observations"],
-            "state_ids": state["state_ids"],
-            "held_out": state["held_out"],
+            **examples,
         }
-        write_npz(path, arrays)
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], observation_space: spaces.Space[Any], capacity: int = 1
+        cls,
+        path: str | os.PathLike[str],
+        observation_space: spaces.Space[Any],
+        capacity: int = 1,
+        **kwargs: Any,
     ) -> GoalBuffer:
         """
         Read a goal buffer that :meth:`save` wrote.
@@ -482,6 +719,8 @@ class GoalBuffer:
         :param observation_space: space of the observations
         :param capacity: least capacity of the new buffer. If the file has a greater one, the buffer
             gets that
+        :param kwargs: ``state_key``, ``goal``, ``goal_space`` and ``reached``, as of the buffer
+            that was saved. Functions are not in the file
         :return: a new goal buffer
         :raises OSError: if the file cannot be read
         :raises ValueError: if the file is no complete goal buffer, an earlier version wrote it, or
@@ -489,37 +728,29 @@ class GoalBuffer:
         """
         arrays = read_npz(path, _IN_FILE, "a goal buffer")
         capacity = max(int(arrays["capacity"]), capacity)
-        buffer = cls(observation_space, capacity)
-        states = buffer.check(arrays["states"], "the states of the file")
-        buffer.restore(states, arrays["state_ids"], arrays["held_out"], capacity)
+        buffer = cls(observation_space, capacity, **kwargs)
+        buffer.restore({**arrays, "capacity": capacity})
         return buffer
 
-    def restore(
-        self,
-        states: NDArray[Any],
-        state_ids: NDArray[np.int64],
-        held_out: NDArray[Any],
-        capacity: int,
-    ) -> None:
+    def restore(self, arrays: dict[str, Any]) -> None:
         """
         Replace states, goals and held-out observations, in place.
 
-        :param states: distinct observations, shape ``(n, *observation_space.shape)``
-        :param state_ids: the rows of ``states`` that are goals, in the order of the goals' ids,
-            shape ``(number of goals,)``
-        :param held_out: observations that must never become goals, shape
-            ``(m, *observation_space.shape)``
-        :param capacity: greatest number of goals
+        :param arrays: what :meth:`arrays` returned, of a buffer with the same arguments
         :raises ValueError: if the states are not distinct, or something does not fit. Then nothing
             has changed
         """
+        states = self.check(arrays["states"], "the states of the file")
+        held_out = arrays["held_out"]
+        capacity = int(arrays["capacity"])
         observed = {
             "capacity": capacity + len(held_out),
             "observations": states,
             "n_added": 0,
             "n_recurred": 0,
+            **{name: arrays[name] for name in _OF_EXAMPLES if name in arrays},
         }
-        self._restore(observed, state_ids, held_out, capacity)
+        self._restore(observed, arrays["state_ids"], held_out, capacity)
 
     def _restore(
         self,
@@ -530,7 +761,7 @@ class GoalBuffer:
     ) -> None:
         """Replace states, goals and held-out observations, in place."""
         self.check(states["observations"], "the states")
-        self.check(held_out, "what is held out")
+        self.check_shape(held_out, "what is held out")
         if len(state_ids) > capacity:
             raise CheckpointError(f"there are {len(state_ids)} goals, of at most {capacity}")
         n_states = len(states["observations"])
@@ -541,16 +772,26 @@ class GoalBuffer:
         except ValueError as error:
             raise CheckpointError(str(error)) from error
         self.capacity = capacity
-        self._held_out = ExactStates(self.observation_space, len(held_out) + 1)
+        self._held_out = self._states_of_goals(len(held_out) + 1)
         self._held_out.add(held_out)
         self._forget_goals()
+        if not self.goals_are_observations:
+            # What states achieve follows from their first observations.
+            self._add_achieved_goals()
+            return
         self._n_goals = len(state_ids)
         self._state_of_goal[: self._n_goals] = state_ids
         self._goal_of_state[state_ids] = np.arange(self._n_goals)
 
     def _kind(self) -> dict[str, Any]:
         """Return what must be the same in a buffer and in a state that is restored into it."""
-        kind: dict[str, Any] = {"shape": self.shape, "dtype": self.dtype.str}
+        key = None if self.state_key is None else identity_of(self.state_key)
+        kind: dict[str, Any] = {
+            "shape": self.shape,
+            "dtype": self.dtype.str,
+            "state_key": key,
+            **self.achievement.identity,
+        }
         if self._capacity_was_given:
             kind["capacity"] = self.capacity
         return kind
@@ -581,6 +822,23 @@ class GoalBuffer:
         self._restore(
             state["states"], state["state_ids"], state["held_out"], int(state["capacity"])
         )
+
+
+def _checked(
+    arrays: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], name: str, axes: int | None
+) -> NDArray[Any]:
+    """Return a batch as an array. A ValueError if its elements have another shape or dtype."""
+    array = np.asarray(arrays)
+    n_before = max(array.ndim - len(shape), 0)
+    fits = array.shape[n_before:] == shape and array.dtype == dtype
+    if not fits or axes not in (None, n_before):
+        batch = {0: [], 1: ["n"], None: ["*batch"]}[axes]
+        sizes = [*batch, *map(str, shape)]
+        expected = f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
+        raise ValueError(
+            f"{name} must be {dtype} of shape {expected}, got {array.dtype} of {array.shape}"
+        )
+    return array
 
 
 def write_npz(path: str | os.PathLike[str], arrays: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from sb3_manygoals import errors
 from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
-from sb3_manygoals.goals.spaces import OutsideSpaceError, identical
+from sb3_manygoals.goals.spaces import OutsideSpaceError
 from sb3_manygoals.random_streams import Stream, generator
 from sb3_manygoals.validation import check_count, check_rewards
 from sb3_manygoals.world.states import UNKNOWN
@@ -97,6 +97,8 @@ class GoalStep(NamedTuple):
     """Whether they took too many steps, or their environments were truncated."""
     resets: NDArray[np.bool_]
     """Which environments are to be reset though only their goal episodes have ended."""
+    achieved: NDArray[Any]
+    """What the observations achieve, shape ``(n, *goal_space.shape)``."""
 
 
 class GoalTracker:
@@ -158,7 +160,9 @@ class GoalTracker:
         self.rng = np.random.default_rng()
         goals_shape = (n_envs, *self._goal_buffer.shape)
         self.desired_goals: NDArray[Any] = np.zeros(goals_shape, dtype=self._goal_buffer.dtype)
-        """The goal of each environment, shape ``(n_envs, *observation_space.shape)``."""
+        """The goal of each environment, shape ``(n_envs, *goal_space.shape)``."""
+        self.achieved_goals: NDArray[Any] = self.desired_goals.copy()
+        """What each environment shows achieves, shape ``(n_envs, *goal_space.shape)``."""
         self.desired_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
         """The ids of these goals, shape ``(n_envs,)``."""
         self.state_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
@@ -250,7 +254,7 @@ class GoalTracker:
 
         :param options: of a reset, from which the entry is removed
         :return: the goal, or None if there is none
-        :raises ValueError: if it is no observation of the space
+        :raises ValueError: if it is no goal of the space
         """
         goal = options.pop("goal", None)
         if goal is None:
@@ -262,7 +266,7 @@ class GoalTracker:
         Warn once that a goal set from outside was never met, unless it is held out or nothing is
         known at all.
 
-        :param goal: shape ``observation_space.shape``
+        :param goal: shape ``goal_space.shape``
         """
         if self._warned_of_unknown_goal or len(self.goal_buffer) == 0:
             return
@@ -306,6 +310,7 @@ class GoalTracker:
             state_ids, goal_ids = self.look_up(observations)
             n_moves += 1
         self.state_ids = state_ids
+        self.achieved_goals = self.goal_buffer.achieved(observations, goal_ids)
         for row, goal in enumerate(goals):
             self.start(np.array([row]), goal_ids[row : row + 1], goal)
             if goal is not None and n_known and self.desired_ids[row] == UNKNOWN:
@@ -324,17 +329,17 @@ class GoalTracker:
 
         :param rows: which environments, shape ``(n,)``
         :param current_ids: the goals that they show now, shape ``(n,)``
-        :param goal: their goal, which may be unknown or held out, shape
-            ``observation_space.shape``. None to choose goals
+        :param goal: their goal, which may be unknown or held out, shape ``goal_space.shape``. None
+            to choose goals
         :param world_was_reset: whether the environments were reset, a bool or of shape ``(n,)``
-        :raises ValueError: if the goal is no observation, or none is known. Then nothing has
+        :raises ValueError: if the goal does not fit the space, or none is known. Then nothing has
             changed
         """
         if goal is not None:
-            ids = self.goal_buffer.ids(self.goal_buffer.check(goal, "goal", axes=0)[None])
+            ids = self.goal_buffer.ids(self.goal_buffer.check_shape(goal, "goal", axes=0)[None])
         elif len(self.goal_buffer):
             ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
-            goal = self.goal_buffer[ids]
+            goal = self.goal_buffer.sample_shown(ids, self.rng)
         else:
             raise ValueError(
                 "the goal buffer is empty: no observation that may be a goal has been met yet"
@@ -358,6 +363,7 @@ class GoalTracker:
         if (self.state_ids == UNKNOWN).any():
             # Another goal buffer may have been set since.
             self.state_ids, goal_ids = self.goal_buffer.look_up(observations)
+        self.achieved_goals = self.goal_buffer.achieved(observations, goal_ids)
         self.start(np.arange(self.n_envs), goal_ids, world_was_reset=False)
 
     def restart(
@@ -381,7 +387,22 @@ class GoalTracker:
         if was_reset.any():
             anew = rows[was_reset]
             self.state_ids[anew], current_ids[was_reset] = self.look_up(observations[anew])
+            self._achieve_anew(observations, anew, current_ids[was_reset])
         self.start(rows, current_ids, world_was_reset=was_reset)
+
+    def _achieve_anew(
+        self,
+        observations: NDArray[Any],
+        rows: NDArray[np.integer[Any]],
+        goal_ids: NDArray[np.int64],
+    ) -> None:
+        """Note what environments that were reset achieve, which show these known goals."""
+        if self.goal_buffer.goals_are_observations:
+            self.achieved_goals = observations
+            return
+        achieved = self.achieved_goals.copy()
+        achieved[rows] = self.goal_buffer.achieved(observations[rows], goal_ids)
+        self.achieved_goals = achieved
 
     def step(
         self,
@@ -411,7 +432,11 @@ class GoalTracker:
         self.n_moves += 1
         previous_state_ids = self.state_ids
         self.state_ids, achieved_ids = self.look_up(observations)
-        reached = self._reached(observations, achieved_ids)
+        achieved = self.goal_buffer.achieved(observations, achieved_ids)
+        self.achieved_goals = achieved
+        reached = self.goal_buffer.is_reached(
+            achieved, self.desired_goals, achieved_ids, self.desired_ids
+        )
         terminated = reached | env_terminated
         truncated = (self.steps >= self.max_episode_steps) | env_truncated
         columns = (
@@ -445,23 +470,9 @@ class GoalTracker:
             rewards=np.where(reached, self.goal_reward, self.step_reward),
             terminated=terminated,
             truncated=truncated,
+            achieved=achieved,
             resets=self._worlds_to_reset((terminated | truncated) & ~env_ended),
         )
-
-    def _reached(
-        self, observations: NDArray[Any], achieved_ids: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        """Return which environments show their goals, shape ``(n_envs,)``."""
-        reached: NDArray[np.bool_] = achieved_ids == self.desired_ids
-        # Held-out observations have no id, nor do goals that were set by hand before they were met.
-        without_id = (achieved_ids == UNKNOWN) | (self.desired_ids == UNKNOWN)
-        if without_id.any():
-            reached[without_id] = identical(
-                observations[without_id],
-                self.desired_goals[without_id],
-                len(self.goal_buffer.shape),
-            )
-        return reached
 
     def _worlds_to_reset(self, only_goal_ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which environments are to be reset, of those in which a goal episode ended."""
@@ -473,7 +484,7 @@ class GoalTracker:
 
     def own(self, observation: Any, what: str, row: int = 0) -> NDArray[Any]:
         """
-        Return an observation as an array of the goals' shape and dtype.
+        Return an observation as an array of the shape and dtype of its space.
 
         :param observation: what an environment showed
         :param what: what it is, for the message
@@ -482,7 +493,12 @@ class GoalTracker:
             which is a ValueError
         """
         return errors.own_observation(
-            observation, self.goal_buffer.shape, self.goal_buffer.dtype, what, self, row
+            observation,
+            self.goal_buffer.observation_shape,
+            self.goal_buffer.observation_dtype,
+            what,
+            self,
+            row,
         )
 
     def compute_reward(
@@ -491,20 +507,20 @@ class GoalTracker:
         """
         Return the reward of a step that leads to ``achieved_goal``, as GoalEnv has it.
 
-        :param achieved_goal: shape ``(*batch, *observation_space.shape)``
+        :param achieved_goal: shape ``(*batch, *goal_space.shape)``
         :param desired_goal: the same shape
         :param info: not used
         :return: a float for one goal, else float32 of shape ``batch``
         :raises ValueError: if the goals do not fit the space, or have different shapes
         """
-        achieved = self.goal_buffer.check(achieved_goal, "achieved_goal", axes=None)
-        desired = self.goal_buffer.check(desired_goal, "desired_goal", axes=None)
+        achieved = self.goal_buffer.check_shape(achieved_goal, "achieved_goal", axes=None)
+        desired = self.goal_buffer.check_shape(desired_goal, "desired_goal", axes=None)
         if achieved.shape != desired.shape:
             raise ValueError(
                 "achieved_goal and desired_goal must have one shape, got "
                 f"{achieved.shape} and {desired.shape}"
             )
-        reached = identical(achieved, desired, len(self.goal_buffer.shape))
+        reached = self.goal_buffer.is_reached(achieved, desired)
         reward = np.where(reached, self.goal_reward, self.step_reward)
         return float(reward) if reward.ndim == 0 else reward.astype(np.float32)
 

@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 
 from sb3_manygoals import errors
 from sb3_manygoals.checkpoint.tree import plain_part
+from sb3_manygoals.goals.achievement import GoalFunction, Reached
 from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.selection import GoalSelector
 from sb3_manygoals.goals.spaces import check_goal_space
@@ -24,21 +25,30 @@ from sb3_manygoals.goals.tracker import GoalTracker, ResetWorlds
 from sb3_manygoals.terminal_watch import TerminalWatch
 from sb3_manygoals.validation import check_chosen, one_action
 from sb3_manygoals.vec_env import can_reset_single_envs, current_reset_infos
+from sb3_manygoals.world import StateKey
 
 GoalObs = dict[str, NDArray[Any]]
 
 
-def goal_observation_space(observation_space: spaces.Space[Any]) -> spaces.Dict:
+def goal_observation_space(
+    observation_space: spaces.Space[Any], goal_space: spaces.Space[Any] | None = None
+) -> spaces.Dict:
     """
     Return the space of goal observations, as Gymnasium-Robotics' GoalEnv has it.
 
     :param observation_space: space of the environment's observations
-    :return: a Dict of this space three times: observation, achieved_goal and desired_goal
+    :param goal_space: space of the goals. None: that of the observations
+    :return: a Dict of observation, achieved_goal and desired_goal
     :raises TypeError: if the observations cannot be goals
     """
     check_goal_space(observation_space)
+    goal_space = observation_space if goal_space is None else goal_space
     return spaces.Dict(
-        {key: observation_space for key in ("observation", "achieved_goal", "desired_goal")}
+        {
+            "observation": observation_space,
+            "achieved_goal": goal_space,
+            "desired_goal": goal_space,
+        }
     )
 
 
@@ -92,6 +102,13 @@ class GoalBufferWrapper(
         starts are broad, and else only after 20 ``max_episode_steps``. A call of ``reset`` with a
         seed or options always resets it
     :param training: whether observations become goals. False to evaluate
+    :param state_key: a function of an observation. Observations for which it returns equal numbers
+        are one state. This and the following arguments are those of
+        :class:`~sb3_manygoals.GoalBuffer`; they are for a new goal buffer
+    :param goal: a function of an observation that returns what it achieves. None: itself
+    :param goal_space: space of what ``goal`` returns. None: it is found by calling ``goal``
+    :param reached: greatest distance at which an achievement reaches a goal, or a function that
+        says whether it does. None: they must be equal
     :raises TypeError: if the observations cannot be goals, ``goal_buffer`` is no GoalBuffer, or
         ``selector_class`` no class of selectors
     :raises ValueError: if ``goal_buffer`` is for another space, or another argument is out of range
@@ -108,7 +125,17 @@ class GoalBufferWrapper(
         step_reward: float = -0.1,
         reset_worlds: ResetWorlds = "auto",
         training: bool = True,
+        state_key: StateKey | None = None,
+        goal: GoalFunction | None = None,
+        goal_space: spaces.Space[Any] | None = None,
+        reached: float | Reached | None = None,
     ) -> None:
+        kinds: dict[str, Any] = {
+            "state_key": state_key,
+            "goal": goal,
+            "goal_space": goal_space,
+            "reached": reached,
+        }
         settings: dict[str, Any] = {
             "goal_buffer": goal_buffer,
             "selector_class": selector_class,
@@ -120,11 +147,13 @@ class GoalBufferWrapper(
             "training": training,
         }
         # No deep copy, because environments are meant to share the goal buffer.
-        gym.utils.RecordConstructorArgs.__init__(self, **settings, _disable_deepcopy=True)
+        gym.utils.RecordConstructorArgs.__init__(self, **settings, **kinds, _disable_deepcopy=True)
         super().__init__(env)
-        goal_space = goal_observation_space(env.observation_space)
-        self.observation_space = goal_space  # type: ignore[assignment]
+        settings["goal_buffer"] = _goal_buffer(env.observation_space, goal_buffer, kinds)
         self.goal_tracker = GoalTracker(env.observation_space, 1, **settings)
+        self.observation_space = goal_observation_space(  # type: ignore[assignment]
+            env.observation_space, self.goal_tracker.goal_buffer.goal_space
+        )
         self._going_on: _GoingOn | None = None
         # With a Monitor, SB3 waits for the returns of episodes.
         self._is_monitored = is_wrapped(env, Monitor)
@@ -155,7 +184,8 @@ class GoalBufferWrapper(
         else:
             observation, info = self._reset_world(seed, dict(options or {}))
         info = {**info, "desired_goal_id": int(self.goal_tracker.desired_ids[0])}
-        return _goal_obs(observation, self.goal_tracker.desired_goals[0]), info
+        tracker = self.goal_tracker
+        return _goal_obs(observation, tracker.achieved_goals[0], tracker.desired_goals[0]), info
 
     def _reset_world(
         self, seed: int | None, options: dict[str, Any]
@@ -218,7 +248,7 @@ class GoalBufferWrapper(
         if is_over and self._is_monitored:
             return_before = (info["goal_steps"] - 1) * tracker.step_reward
             info["episode"] = {"r": return_before + reward, "l": info["goal_steps"]}
-        goal_obs = _goal_obs(observation, tracker.desired_goals[0])
+        goal_obs = _goal_obs(observation, outcome.achieved[0], tracker.desired_goals[0])
         return goal_obs, reward, terminated, truncated, info
 
     def compute_reward(
@@ -227,7 +257,7 @@ class GoalBufferWrapper(
         """
         Return the reward of a step that leads to ``achieved_goal``, as GoalEnv has it.
 
-        :param achieved_goal: one goal or a batch, shape ``(*batch, *observation_space.shape)``
+        :param achieved_goal: one goal or a batch, shape ``(*batch, *goal_space.shape)``
         :param desired_goal: the same shape
         :param info: not used
         :return: a float for one goal, else float32 of shape ``batch``
@@ -285,6 +315,13 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :param reset_worlds: whether the end of a goal episode resets the environment. "auto": if its
         starts are broad, and else only after 20 ``max_episode_steps``
     :param training: whether observations become goals. False to evaluate
+    :param state_key: a function of an observation. Observations for which it returns equal numbers
+        are one state. This and the following arguments are those of
+        :class:`~sb3_manygoals.GoalBuffer`; they are for a new goal buffer
+    :param goal: a function of an observation that returns what it achieves. None: itself
+    :param goal_space: space of what ``goal`` returns. None: it is found by calling ``goal``
+    :param reached: greatest distance at which an achievement reaches a goal, or a function that
+        says whether it does. None: they must be equal
     :raises TypeError: if the observations cannot be goals, ``goal_buffer`` is no GoalBuffer, or
         ``selector_class`` no class of selectors
     :raises ValueError: if ``reset_worlds=True`` is asked of a VecEnv that cannot reset one
@@ -302,6 +339,10 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         step_reward: float = -0.1,
         reset_worlds: ResetWorlds = "auto",
         training: bool = True,
+        state_key: StateKey | None = None,
+        goal: GoalFunction | None = None,
+        goal_space: spaces.Space[Any] | None = None,
+        reached: float | Reached | None = None,
     ) -> None:
         if not can_reset_single_envs(venv):
             if reset_worlds is True:
@@ -313,11 +354,16 @@ class VecGoalBufferWrapper(VecEnvWrapper):
                 )
             if reset_worlds == "auto":
                 reset_worlds = False
-        super().__init__(venv, observation_space=goal_observation_space(venv.observation_space))
+        kinds: dict[str, Any] = {
+            "state_key": state_key,
+            "goal": goal,
+            "goal_space": goal_space,
+            "reached": reached,
+        }
         self.goal_tracker = GoalTracker(
             venv.observation_space,
             venv.num_envs,
-            goal_buffer=goal_buffer,
+            goal_buffer=_goal_buffer(venv.observation_space, goal_buffer, kinds),
             selector_class=selector_class,
             selector_kwargs=selector_kwargs,
             max_episode_steps=max_episode_steps,
@@ -325,6 +371,10 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             step_reward=step_reward,
             reset_worlds=reset_worlds,
             training=training,
+        )
+        found_space = self.goal_tracker.goal_buffer.goal_space
+        super().__init__(
+            venv, observation_space=goal_observation_space(venv.observation_space, found_space)
         )
         self._returns = np.zeros(venv.num_envs)
         self._terminal_watch = TerminalWatch()
@@ -385,7 +435,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
 
         observations = tracker.reset(observations, goals, move)
         self._returns[:] = 0.0
-        return _goal_obs(observations, tracker.desired_goals)
+        return _goal_obs(observations, tracker.achieved_goals, tracker.desired_goals)
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """
@@ -429,7 +479,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             is_truncated = outcome.truncated[row] and not outcome.terminated[row]
             info["TimeLimit.truncated"] = bool(is_truncated)
             info["terminal_observation"] = _goal_obs(
-                arrived[row].copy(), tracker.desired_goals[row]
+                arrived[row].copy(), outcome.achieved[row], tracker.desired_goals[row]
             )
             if "episode" in info:
                 info["env_episode"] = info["episode"]
@@ -439,7 +489,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             goal_ids = np.array([infos[row]["achieved_goal_id"] for row in ended])
             tracker.restart(ended, observations, goal_ids, world_was_reset)
             self._returns[ended] = 0.0
-        return _goal_obs(observations, tracker.desired_goals), rewards, dones, infos
+        goal_obs = _goal_obs(observations, tracker.achieved_goals, tracker.desired_goals)
+        return goal_obs, rewards, dones, infos
 
     def _arrivals(
         self,
@@ -532,6 +583,21 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         return observations
 
 
+def _goal_buffer(
+    observation_space: spaces.Space[Any], given: GoalBuffer | None, kinds: dict[str, Any]
+) -> GoalBuffer:
+    """Return the goal buffer of a wrapper: the one that is given, or a new one."""
+    names = [name for name, value in kinds.items() if value is not None]
+    if given is None:
+        return GoalBuffer(observation_space, **kinds)
+    if names:
+        raise ValueError(
+            f"{' and '.join(names)} given together with goal_buffer: give them to "
+            "GoalBuffer(observation_space, ...)"
+        )
+    return given
+
+
 def copy_vec_env(env: VecEnv, memo: dict[int, Any]) -> VecEnv:
     """
     Return a deep copy of a VecEnv. SB3's VecEnvWrappers cannot be copied otherwise: they keep
@@ -579,13 +645,11 @@ def _random_action(space: spaces.Space[Any], info: dict[str, Any]) -> Any:
     return space.sample() if mask is None else space.sample(np.asarray(mask, dtype=np.int8))
 
 
-def _goal_obs(observation: NDArray[Any], desired: NDArray[Any]) -> GoalObs:
+def _goal_obs(observation: NDArray[Any], achieved: NDArray[Any], desired: NDArray[Any]) -> GoalObs:
     """Return a goal observation, with copies of the goals."""
-    # Of a Discrete space this gives a number, not an array without axes.
-    observation = observation[()]
-    desired = desired[()]
+    # Of a Discrete space an empty index gives a number, not an array without axes.
     return {
-        "observation": observation,
-        "achieved_goal": observation.copy(),
-        "desired_goal": desired.copy(),
+        "observation": observation[()],
+        "achieved_goal": achieved[()].copy(),
+        "desired_goal": desired[()].copy(),
     }

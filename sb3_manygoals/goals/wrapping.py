@@ -161,12 +161,13 @@ def check_around(env: VecEnv) -> None:
     trackers = find_trackers(env)
     if not trackers:
         return
-    goal_space = trackers[0].goal_buffer.observation_space
-    if env.observation_space == goal_observation_space(goal_space):
+    goal_buffer = trackers[0].goal_buffer
+    expected = goal_observation_space(goal_buffer.observation_space, goal_buffer.goal_space)
+    if env.observation_space == expected:
         return
     raise ValueError(
         "a wrapper around the goal wrapper changes observations, "
-        f"{', '.join(_wrappers_around(env))}: goals are of {goal_space}, the environment shows "
+        f"{', '.join(_wrappers_around(env))}: it showed {expected}, the environment shows "
         f"{env.observation_space}. Put it below, GoalBufferWrapper(Wrapper(env)) or "
         "VecGoalBufferWrapper(VecFrameStack(venv, n))"
     )

@@ -98,9 +98,17 @@ class ActingMixin(ModelPart):
             )
         goal_obs = {key: np.asarray(observation[key]) for key in keys}
         shapes = [goal_obs[key].shape for key in keys]
-        if shapes[0] != shapes[1]:
+        wanted = [model.observation_space[key].shape or () for key in keys]
+        batches = [
+            shape[: max(len(shape) - len(of_one), 0)]
+            for shape, of_one in zip(shapes, wanted, strict=True)
+        ]
+        differ = shapes[0] != shapes[1] if wanted[0] == wanted[1] else batches[0] != batches[1]
+        if differ:
+            same = "one shape" if wanted[0] == wanted[1] else f"shapes {wanted[0]} and {wanted[1]}"
             raise ValueError(
-                f"observation and desired_goal must have one shape, got {shapes[0]} and {shapes[1]}"
+                f"observation and desired_goal must have {same}, as many of one as of the other, "
+                f"got {shapes[0]} and {shapes[1]}"
             )
         for key in keys:
             check_one_hot(model.observation_space[key], goal_obs[key], key)

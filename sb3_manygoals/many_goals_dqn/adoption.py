@@ -11,6 +11,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_manygoals.goals import GoalBuffer, GoalSelector
+from sb3_manygoals.goals.buffer import KINDS_OF_GOALS
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapping import goal_trackers, is_goal_wrapped, wrap_goal_env
 from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs, shrink_replay_memory
@@ -57,7 +58,12 @@ class AdoptionMixin(ModelPart):
     def _wrapper_settings(self) -> dict[str, Any]:
         """Return the arguments of the goal wrapper to put around another environment."""
         model = self._model
-        settings = copy.deepcopy(model.goal_wrapper_kwargs)
+        settings = {
+            name: copy.deepcopy(value)
+            for name, value in model.goal_wrapper_kwargs.items()
+            # The goal buffer has these.
+            if name not in KINDS_OF_GOALS
+        }
         if model._n_updates:
             settings["goal_reward"] = model.goal_reward
             settings["step_reward"] = model.step_reward
@@ -167,7 +173,9 @@ class AdoptionMixin(ModelPart):
         if model.world is None or model.world.identity is not goal_buffer.states:
             model.world = WorldModel(goal_buffer.states, int(model.action_space.n))
             # If goals are in the replay memory, there are no states, and it stores observations.
-            states = None if model.goals_in_replay else goal_buffer.states
+            # Where states have several observations, each transition has its own.
+            has_ids = not model.goals_in_replay and goal_buffer.states.is_exact
+            states = goal_buffer.states if has_ids else None
             model.replay_buffer.move_to(goal_buffer, states)
         if len(model.goal_updates) != goal_buffer.capacity:
             model.goal_updates = np.zeros(goal_buffer.capacity, dtype=np.int64)

@@ -36,6 +36,7 @@ from sb3_manygoals.action_masks import (
 )
 from sb3_manygoals.goals import GoalBuffer, GoalSelector
 from sb3_manygoals.goals.algorithm import GoalAlgorithm
+from sb3_manygoals.goals.buffer import KINDS_OF_GOALS
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapping import is_goal_wrapped, wrap_goal_env
 from sb3_manygoals.many_goals_dqn.acting import ActingMixin
@@ -236,6 +237,12 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         if goals_in_replay and "goal_buffer" in settings:
             raise ValueError(
                 "goals_in_replay: the goals are in the replay memory, goal_buffer must not be given"
+            )
+        kinds = [name for name in KINDS_OF_GOALS if settings.get(name) is not None]
+        if goals_in_replay and kinds:
+            raise ValueError(
+                f"goals_in_replay: goals are whole observations, {' and '.join(kinds)} must not be "
+                "given"
             )
         if env is not None and not is_goal_wrapped(env) and goals_in_replay:
             env = wrap_goal_env(
@@ -778,7 +785,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
     def _prepare_first_update(self) -> None:
         """Standardize inputs by the goals that are known, and look whether goals look alike."""
         if self.policy.standardize:
-            self.policy.fit_standardization(self._some_goals())
+            self.policy.fit_standardization(self._some_observations(), self._some_goals())
         self._warn_of_alike_goals()
 
     def _prepare_targets(self) -> bool:
@@ -819,11 +826,15 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
     def _some_goals(self) -> th.Tensor:
         """Return known goals, evenly chosen if there are too many, shape (n, *shape)."""
         assert self.goal_buffer is not None
-        goals = self.goal_buffer.observations
-        most = min(_MOST_GOALS_TO_FIT, max(1, _MOST_NUMBERS_TO_FIT // goals[0].size))
-        if len(goals) > most:
-            goals = goals[np.linspace(0, len(goals) - 1, most, dtype=np.int64)]
-        return th.as_tensor(goals.copy(), device=self.device)
+        return th.as_tensor(_evenly_chosen(self.goal_buffer.observations), device=self.device)
+
+    def _some_observations(self) -> th.Tensor:
+        """Return observations of known states, chosen likewise, shape (n, *shape)."""
+        assert self.goal_buffer is not None
+        if self.goal_buffer.goals_are_observations:
+            return self._some_goals()
+        observations = self.goal_buffer.states.observations
+        return th.as_tensor(_evenly_chosen(observations), device=self.device)
 
     def _warn_of_alike_goals(self) -> None:
         """
@@ -833,7 +844,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         if self._warned_of_alike_goals or not self.policy.may_confuse_observations:
             return
         assert self.goal_buffer is not None
-        goals = self._some_goals()
+        goals = self._some_observations()
         # Goals in a replay memory may occur more than once.
         n_goals = count_distinct(goals.cpu().numpy())
         n_alike = n_goals - self.policy.count_distinct(goals)
@@ -841,7 +852,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
             self._warned_of_alike_goals = True
             warnings.warn(
                 f"{n_alike} of {n_goals} known goals look to the network like another one: it "
-                f"computes in float32, observations are {self.goal_buffer.dtype}. Subtract a "
+                f"computes in float32, observations are {self.goal_buffer.observation_dtype}. "
+                "Subtract a "
                 "constant from them in a wrapper, or choose a larger unit",
                 stacklevel=3,
             )
@@ -925,6 +937,15 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         # A fault of a callback's environments did not happen at this time step.
         if fault.source in (*sources, id(self.env.unwrapped)):
             fault.num_timesteps = self.num_timesteps
+
+
+def _evenly_chosen(observations: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy of observations or goals, evenly chosen if there are too many."""
+    most = min(_MOST_GOALS_TO_FIT, max(1, _MOST_NUMBERS_TO_FIT // observations[0].size))
+    if len(observations) > most:
+        places = np.linspace(0, len(observations) - 1, most, dtype=np.int64)
+        observations = observations[places]
+    return observations.copy()
 
 
 def _ends_of_steps(

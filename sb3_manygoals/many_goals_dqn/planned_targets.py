@@ -284,10 +284,12 @@ class PlannedTargets(Targets):
         most_steps = 2 * self._steps_to(float(self.plan.values[states, columns[has_way]].min()))
         policy = self.context.policy
         network = policy.q_net if policy.q_net_ema is None else policy.q_net_ema
-        goals = th.as_tensor(self.context.goal_buffer[goal_ids], device=policy.device)
+        shown = self.context.goal_buffer.sample_shown(goal_ids, rng)
+        goals = th.as_tensor(shown, device=policy.device)
 
         def by_network(states: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-            observations = th.as_tensor(self.context.world.identity[states], device=policy.device)
+            seen = self.context.world.identity.sample(states, rng)
+            observations = th.as_tensor(seen, device=policy.device)
             actions: NDArray[np.int64]
             actions = network(observations, goals[rows]).argmax(dim=1).cpu().numpy()
             return actions
@@ -376,8 +378,8 @@ class PlannedTargets(Targets):
             return th.as_tensor(array, device=self.context.policy.device)
 
         return UpdateBatch(
-            observations=tensor(self.context.world.identity[states]),
-            goals=tensor(self.context.goal_buffer[goal_ids]),
+            observations=tensor(self.context.world.identity.sample(states, rng)),
+            goals=tensor(self.context.goal_buffer.sample_shown(goal_ids, rng)),
             goal_ids=tensor(goal_ids),
             state_ids=tensor(states),
             goal_of_state=goal_of_state,

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array, hstack, vstack
 from scipy.sparse.csgraph import breadth_first_order
 
 from sb3_manygoals.goals import GoalBuffer
+from sb3_manygoals.goals.achievement import ranges
 from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.random_streams import Stream, generator
 from sb3_manygoals.world import WorldModel
@@ -474,7 +475,7 @@ class AllGoalsPlan:
         goal_ids = self.goal_ids[columns]
         first = self._first_achieving[goal_ids]
         n_states = self._first_achieving[goal_ids + 1] - first
-        places = _ranges(first, n_states)
+        places = ranges(first, n_states)
         return _Achieved(self._achieving[places], np.repeat(np.arange(len(goal_ids)), n_states))
 
     def _search(
@@ -669,7 +670,7 @@ class AllGoalsPlan:
         n_outcomes = on.indptr[rows + 1] - on.indptr[rows]
         # All outcomes in one row after the other. SciPy takes several times as long for this.
         ends = np.cumsum(n_outcomes)
-        outcomes = _ranges(on.indptr[rows], n_outcomes)
+        outcomes = ranges(on.indptr[rows], n_outcomes)
         returns = self._returns_of(on.indices[outcomes], columns)
         returns *= on.data[outcomes, None]
         has_any = n_outcomes > 0
@@ -767,14 +768,8 @@ def _arrival_value(gamma: float, goal_reward: float, step_reward: float) -> np.f
     candidates = np.array(nearby)
     returns = gamma * candidates
     returns += step_reward
-    return candidates[np.abs(returns - np.float32(goal_reward)).argmin()]
-
-
-def _ranges(first: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]) -> NDArray[Any]:
-    """Return the numbers of several ranges, one range after the other."""
-    ends = np.cumsum(lengths)
-    numbers = np.arange(ends[-1] if len(ends) else 0)
-    return numbers + np.repeat(first - ends + lengths, lengths)
+    best: np.float32 = candidates[np.abs(returns - np.float32(goal_reward)).argmin()]
+    return best
 
 
 def _put(

@@ -32,6 +32,8 @@ _HEADS: dict[str, type[UniversalQNetwork]] = {
     "bilinear": UniversalQNetwork,
     "distance": DistanceQNetwork,
 }
+# Widths of the layers of goals, where observations go through a features extractor alone.
+_GOAL_NET_ARCH = [512, 512]
 # The networks' distances begin in steps of this cost.
 _DEFAULT_STEP_COST = 0.1
 
@@ -147,9 +149,33 @@ class ManyGoalsPolicy(BasePolicy):
         trunk, features_dim = make_trunk(
             preprocess, extractor, self.net_arch, self.activation_fn, self.ortho_init
         )
-        head_class = _HEADS[self.head]
-        network = head_class(trunk, features_dim, int(self.action_space.n), self.embedding_dim)
+        goal_trunk, goal_features_dim = None, None
+        if self.goals_have_own_trunk:
+            goal_trunk, goal_features_dim = self._make_goal_trunk()
+        network = _HEADS[self.head](
+            trunk,
+            features_dim,
+            int(self.action_space.n),
+            self.embedding_dim,
+            goal_trunk,
+            goal_features_dim,
+        )
         return network.to(self.device)
+
+    @property
+    def goals_have_own_trunk(self) -> bool:
+        """Whether goals are of another space than observations."""
+        assert isinstance(self.observation_space, spaces.Dict)
+        return bool(self.observation_space["desired_goal"] != self.observation_space["observation"])
+
+    def _make_goal_trunk(self) -> tuple[nn.Module, int]:
+        """Return layers from goals to features, and the number of features."""
+        assert isinstance(self.observation_space, spaces.Dict)
+        space = self.observation_space["desired_goal"]
+        preprocess = Preprocess(space, self.normalize_images, self.standardize)
+        extractor = FlattenExtractor(preprocess.space)
+        net_arch = self.net_arch or _GOAL_NET_ARCH
+        return make_trunk(preprocess, extractor, net_arch, self.activation_fn, self.ortho_init)
 
     @property
     def trunk(self) -> nn.Module:
@@ -202,15 +228,20 @@ class ManyGoalsPolicy(BasePolicy):
         for copied, buffer in buffers:
             copied.copy_(buffer)
 
-    def fit_standardization(self, observations: th.Tensor) -> None:
+    def fit_standardization(self, observations: th.Tensor, goals: th.Tensor | None = None) -> None:
         """
-        Standardize by these observations from now on, if the policy standardizes.
+        Standardize by these observations and goals from now on, if the policy standardizes.
 
         :param observations: shape (B, *observation_space.shape)
+        :param goals: goals, shape (G, *goal_space.shape), where goals are of another space than
+            observations. None: they are observations
         """
-        if self.standardize:
-            for network in self.networks:
-                network.trunk[0].fit(observations)  # type: ignore[index]
+        if not self.standardize:
+            return
+        for network in self.networks:
+            network.trunk[0].fit(observations)  # type: ignore[index]
+            if goals is not None and network.goal_trunk is not None:
+                network.goal_trunk[0].fit(goals)  # type: ignore[index]
 
     @property
     def may_confuse_observations(self) -> bool:

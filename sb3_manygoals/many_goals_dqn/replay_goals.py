@@ -125,6 +125,26 @@ class ReplayGoals(GoalBuffer):
         ids = self.add(observations)
         return np.full_like(ids, UNKNOWN), ids
 
+    def ids(self, goals: NDArray[Any]) -> NDArray[np.int64]:
+        """
+        Return the ids of goals, whether they are goals now or not.
+
+        :param goals: shape ``(n, *observation_space.shape)``, the dtype of the space
+        :return: shape ``(n,)``
+        :raises ValueError: if the goals do not fit the space
+        """
+        return self.look_up(goals)[1]
+
+    def sample_shown(self, ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[Any]:
+        """
+        Return the observations of goals.
+
+        :param ids: ids of goals, int64, shape ``(n,)``
+        :param rng: not used
+        :return: shape ``(n, *observation_space.shape)``
+        """
+        return self[ids]
+
     def look_up(self, observations: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
         Return the ids of observations, whether they are goals now or not.

@@ -100,13 +100,11 @@ class SavingMixin(ModelPart):
             model._require_env()
         assert model.goal_buffer is not None
         assert model.world is not None
-        goals = model.goal_buffer.get_checkpoint_state()
         write_npz(
             path,
             {
                 "world_format": _WORLD_FORMAT,
-                "states": goals["states"]["observations"],
-                **{name: goals[name] for name in _GOAL_ARRAYS},
+                **model.goal_buffer.arrays(),
                 **model.world.get_checkpoint_state(),
             },
         )
@@ -142,8 +140,9 @@ class SavingMixin(ModelPart):
             )
         capacity = max(int(arrays["capacity"]), known.capacity)
         # A new goal buffer, because another model may use the one that there is.
-        goal_buffer = GoalBuffer(known.observation_space, capacity)
-        goal_buffer.restore(states, arrays["state_ids"], arrays["held_out"], capacity)
+        config = {**known.config, "held_out": arrays["held_out"], "capacity": capacity}
+        goal_buffer = GoalBuffer(known.observation_space, **config)
+        goal_buffer.restore({**arrays, "capacity": capacity})
         model._adopt_goals(goal_buffer)
         assert model.world is not None
         model.world.set_checkpoint_state({name: arrays[name] for name in _WORLD_ARRAYS})
@@ -211,7 +210,8 @@ class SavingMixin(ModelPart):
         if isinstance(goal_buffer, ReplayGoals):
             goal_buffer.replay_buffer = loaded
         model._adopt_goals(goal_buffer)
-        loaded.move_to(goal_buffer, None if model.goals_in_replay else goal_buffer.states)
+        has_ids = not model.goals_in_replay and goal_buffer.states.is_exact
+        loaded.move_to(goal_buffer, goal_buffer.states if has_ids else None)
         assert model.world is not None
         if model.world.n_counted == 0 and not model.goals_in_replay:
             loaded.record_in(model.world)

@@ -273,12 +273,14 @@ class TDTargets(Targets):
             ids = samples.behavior_goal_ids.cpu().numpy()
         else:
             ids = goal_buffer.sample_ids(goal_batch_size, rng)
-        goals = th.as_tensor(goal_buffer[np.maximum(ids, 0)], device=device)
+        goals = th.as_tensor(goal_buffer.sample_shown(np.maximum(ids, 0), rng), device=device)
         if self.goal_sampling == "batch":
             met, places = np.unique(samples.next_goal_ids.cpu().numpy(), return_index=True)
             chosen = rng.permutation(np.flatnonzero(met != UNKNOWN))[:goal_batch_size]
             ids[: len(chosen)] = met[chosen]
-            goals[: len(chosen)] = samples.next_observations[places[chosen]]
+            next_observations = samples.next_observations[places[chosen]].cpu().numpy()
+            met_goals = goal_buffer.achieved(next_observations, met[chosen])
+            goals[: len(chosen)] = th.as_tensor(met_goals, device=device)
         goal_ids = th.as_tensor(ids, device=device)
         return UpdateBatch(samples.observations, goals, goal_ids, samples=samples)
 
@@ -296,10 +298,10 @@ class TDTargets(Targets):
         with th.no_grad():
             if self.goal_sampling == "behavior":
                 next_q = target(samples.next_observations, batch.goals)[:, None]
-                achieved = (samples.next_goal_ids == batch.goal_ids)[:, None]
+                achieved = self._are_reached(batch, pairwise=False)[:, None]
             else:
                 next_q = target.pairwise(*target.embed(samples.next_observations, batch.goals))
-                achieved = samples.next_goal_ids[:, None] == batch.goal_ids
+                achieved = self._are_reached(batch, pairwise=True)
             return pairwise_td_targets(
                 next_q,
                 achieved,
@@ -307,6 +309,31 @@ class TDTargets(Targets):
                 *self.context.gamma_and_rewards,
                 samples.next_action_mask,
             )
+
+    def _are_reached(self, batch: UpdateBatch, pairwise: bool) -> th.Tensor:
+        """
+        Return which transitions reach which goals.
+
+        :param batch: data of the update
+        :param pairwise: whether for all pairs, shape (S, G), or for each transition and the goal
+            beside it, shape (S,)
+        """
+        samples = batch.samples
+        assert samples is not None
+        goal_buffer = self.context.goal_buffer
+        next_ids = samples.next_goal_ids[:, None] if pairwise else samples.next_goal_ids
+        if goal_buffer.tells_goals_by_ids:
+            return next_ids == batch.goal_ids
+        ids = samples.next_goal_ids.cpu().numpy()
+        achieved = goal_buffer.achieved(samples.next_observations.cpu().numpy(), ids)
+        goals = batch.goals.cpu().numpy()
+        if pairwise:
+            n_goals = len(goals)
+            goals = np.tile(goals, (len(achieved), *[1] * (goals.ndim - 1)))
+            achieved = np.repeat(achieved, n_goals, axis=0)
+        reached = goal_buffer.is_reached(achieved, goals)
+        shape = (len(ids), -1) if pairwise else (len(ids),)
+        return th.as_tensor(reached.reshape(shape), device=batch.goals.device)
 
     def losses(self, batch: UpdateBatch, target_values: th.Tensor) -> th.Tensor:
         """

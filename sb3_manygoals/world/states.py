@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -27,6 +27,9 @@ class ExactStates:
     :param observation_space: space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
     :param capacity: greatest number of states. Memory is used only as states come in
     """
+
+    is_exact: ClassVar[bool] = True
+    """Whether a state has one observation."""
 
     def __init__(self, observation_space: spaces.Space[Any], capacity: int) -> None:
         self.observation_space = observation_space
@@ -63,6 +66,16 @@ class ExactStates:
         view = self._observations[: len(self)]
         view.flags.writeable = False
         return view
+
+    def sample(self, ids: NDArray[np.integer[Any]], rng: np.random.Generator) -> NDArray[Any]:
+        """
+        Return an observation of each of n states. If a state has several, one of them is drawn.
+
+        :param ids: ids of states, int64, shape ``(n,)``. ``UNKNOWN`` gives any observation
+        :param rng: random generator
+        :return: shape ``(n, *observation_space.shape)``
+        """
+        return self[ids]
 
     def ids(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """

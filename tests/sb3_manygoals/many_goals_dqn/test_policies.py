@@ -143,7 +143,7 @@ def test_of_large_observations_a_few_are_enough_to_standardize_by(monkeypatch):
     model = make_model(Corridor(image=True), "CnnPolicy", learning_starts=50)
     shapes = []
     monkeypatch.setattr(
-        model.policy, "fit_standardization", lambda seen: shapes.append(tuple(seen.shape))
+        model.policy, "fit_standardization", lambda seen, _: shapes.append(tuple(seen.shape))
     )
     model.learn(60)
     # Each observation has 72 numbers.
