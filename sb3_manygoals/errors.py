@@ -224,6 +224,22 @@ def _library(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
+@contextmanager
+def naming(what: str, source: object, index: int = 0) -> Iterator[None]:
+    """
+    Turn a ValueError on an environment's observation into an EnvironmentFault.
+
+    :param what: what the observation is, for the message, such as "a terminal observation"
+    :param source: the object that checks, so that ``learn`` can tell which environments it has
+    :param index: index of the environment among those of the source
+    :raises EnvironmentFault: if the block raises a ValueError
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise EnvironmentFault(f"{what}: {error}", id(source), index) from error
+
+
 def own_observation(
     observation: Any,
     shape: tuple[int, ...],

@@ -16,6 +16,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from sb3_manygoals.packing import PackedSpace
 from sb3_manygoals.validation import check_count
 
 MASTERY_LAYERS = ((16, 2, 2), (32, 2, 2))
@@ -181,6 +182,99 @@ class Preprocess(nn.Module):
         return prepared
 
 
+class PackedPreprocess(nn.Module):
+    """
+    Prepares observations of several arrays, each part as :class:`Preprocess` does.
+
+    ``space`` is the space of the prepared parts, for SB3's ``CombinedExtractor``.
+
+    :param observation_space: space of the packed observations
+    :param normalize_images: whether to divide images by 255
+    :param standardize: whether to standardize, once :meth:`fit` was called
+    :param channels_last: whether the last axis of images holds the channels; None:
+        :func:`channels_are_last` decides
+    """
+
+    def __init__(
+        self,
+        observation_space: PackedSpace,
+        normalize_images: bool = True,
+        standardize: bool = False,
+        channels_last: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.packed = observation_space
+        self.parts = nn.ModuleDict(
+            {
+                name: Preprocess(part, normalize_images, standardize, channels_last)
+                for name, part in observation_space.parts.items()
+            }
+        )
+        self.space = spaces.Dict(
+            {name: _extractor_space(part.space) for name, part in self.parts.items()}  # type: ignore[arg-type]
+        )
+
+    def fit(self, observations: th.Tensor) -> None:
+        """
+        Standardize by these observations from now on.
+
+        :param observations: packed observations, uint8, shape (B, size)
+        """
+        for name, part in self.packed.unpack_tensor(observations).items():
+            self.parts[name].fit(part)  # type: ignore[operator]
+
+    @th.no_grad()
+    def count_distinct(self, observations: th.Tensor) -> int:
+        """
+        Count the observations that differ in the numbers that the network gets.
+
+        :param observations: packed observations, uint8, shape (B, size)
+        :return: the number of distinct observations
+        """
+        # Adding 0.0 turns -0.0, which is the same number, into 0.0.
+        prepared = [part.flatten(1) + 0.0 for part in self(observations).values()]
+        return count_distinct(th.cat(prepared, dim=1).cpu().numpy())
+
+    def forward(self, observations: th.Tensor) -> dict[str, th.Tensor]:
+        """
+        Prepare observations.
+
+        :param observations: packed observations, uint8, shape (B, size)
+        :return: by its name each part, float32, shape (B, *space of the part.shape)
+        """
+        parts = self.packed.unpack_tensor(observations)
+        return {name: self.parts[name](part) for name, part in parts.items()}
+
+
+def _extractor_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """Return a space that makes ``CombinedExtractor`` flatten images too small for its CNN."""
+    if not isinstance(space, spaces.Box) or not is_image_space(space):
+        return space
+    if min(space.shape[1:]) >= CNN_FROM:
+        return space
+    return spaces.Box(0.0, 1.0, space.shape, np.float32)
+
+
+def make_preprocess(
+    observation_space: spaces.Space[Any],
+    normalize_images: bool = True,
+    standardize: bool = False,
+    channels_last: bool | None = None,
+) -> Preprocess | PackedPreprocess:
+    """
+    Return the first layer of a trunk.
+
+    :param observation_space: space of single observations, packed or not
+    :param normalize_images: whether to divide images by 255
+    :param standardize: whether to standardize, once ``fit`` was called
+    :param channels_last: whether the last axis of images holds the channels; None:
+        :func:`channels_are_last` decides
+    """
+    if isinstance(observation_space, PackedSpace):
+        return PackedPreprocess(observation_space, normalize_images, standardize, channels_last)
+    return Preprocess(observation_space, normalize_images, standardize, channels_last)
+
+
 def check_image_space(observation_space: spaces.Space[Any]) -> None:
     """
     Raise an error if observations are not images.
@@ -255,7 +349,7 @@ def _padding(size: int, kernel: int, stride: int) -> int:
 
 
 def make_trunk(
-    preprocess: Preprocess,
+    preprocess: Preprocess | PackedPreprocess,
     features_extractor: BaseFeaturesExtractor,
     net_arch: Sequence[int],
     activation_fn: type[nn.Module],

@@ -159,8 +159,11 @@ def identity_of(function: Any) -> list[Any]:
         return [f"a partial of {identity_of(function.func)[0]}", identity_of(function.func)]
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
     code = getattr(function, "__code__", None)
+    if code is None and hasattr(function, "__wrapped__"):
+        # An object that stands for another function.
+        return [type(function).__qualname__, identity_of(function.__wrapped__)]
     if code is None:
-        return [name]
+        return [name or type(function).__qualname__]
     constants = [one for one in code.co_consts if is_immutable(one)]
     return [name, list(code.co_freevars), list(code.co_names), constants]
 

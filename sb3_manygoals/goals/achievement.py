@@ -78,16 +78,31 @@ class Achievement:
         return {
             "goal": self.goal,
             "goal_space": None if self.goal is None else self.goal_space,
-            "reached": self.reached,
+            "reached": None if self._asks_env else self.reached,
         }
+
+    @property
+    def _asks_env(self) -> bool:
+        """Whether an environment says which goals are reached."""
+        return bool(getattr(self.reached, "belongs_to_env", False))
+
+    def ask(self, reached: Reached | None) -> None:
+        """
+        Let another environment say which goals are reached, unless the user has said it.
+
+        :param reached: the function of a GoalEnv
+        """
+        if self.reached is None or self._asks_env:
+            self.reached = reached
 
     @property
     def identity(self) -> dict[str, Any]:
         """What tells this from others, as plain data."""
         is_number = self.reached is None or isinstance(self.reached, float)
+        reached = self.reached if is_number else identity_of(self.reached)
         return {
             "goal": None if self.goal is None else identity_of(self.goal),
-            "reached": self.reached if is_number else identity_of(self.reached),
+            "reached": "env" if self._asks_env else reached,
         }
 
     def of(self, observations: NDArray[Any]) -> NDArray[Any]:

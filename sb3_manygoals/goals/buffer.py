@@ -418,6 +418,26 @@ class GoalBuffer:
             return self._achieved_goals.ids(goals)
         return self.goals_of_states(self.states.ids(goals))
 
+    def stand_ins(self, goals: NDArray[Any]) -> NDArray[np.int64]:
+        """
+        Return the ids of goals, or of known goals that stand for them: with a tolerance, a goal
+        that was not met itself has that of the nearest known goal that reaches it.
+
+        :param goals: shape ``(n, *goal_space.shape)``, the dtype of the space
+        :return: ids, shape ``(n,)``. ``UNKNOWN`` for goals that no known goal reaches
+        :raises ValueError: if the goals do not fit the space
+        """
+        ids = self.ids(goals)
+        if self.achievement.reached is None or len(self) == 0:
+            return ids
+        for row in np.flatnonzero(ids == UNKNOWN).tolist():
+            places = self.achievement.pairs(self[:], goals[row : row + 1])[0]
+            if len(places):
+                nearby = self[places].reshape(len(places), -1)
+                differences = np.subtract(nearby, goals[row].reshape(-1), dtype=np.float64)
+                ids[row] = places[np.square(differences).sum(axis=1).argmin()]
+        return ids
+
     def look_up(self, observations: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
         Return the states of observations, and the goals that they achieve. New ones are not added.

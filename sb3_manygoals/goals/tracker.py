@@ -112,7 +112,8 @@ class GoalTracker:
     :param selector_class: rule that chooses goals, a subclass of
         :class:`~sb3_manygoals.goals.GoalSelector`. None: uniform
     :param selector_kwargs: arguments of the selector's constructor
-    :param max_episode_steps: steps after which a goal episode is truncated, the paper's T
+    :param max_episode_steps: steps after which a goal episode is truncated, the paper's T. None:
+        it goes on until the environment ends
     :param goal_reward: reward of a step that reaches the goal
     :param step_reward: reward of every other step
     :param reset_worlds: whether the end of a goal episode resets the environment. "auto": if its
@@ -130,7 +131,7 @@ class GoalTracker:
         goal_buffer: GoalBuffer | None = None,
         selector_class: type[GoalSelector] | None = None,
         selector_kwargs: dict[str, Any] | None = None,
-        max_episode_steps: int = 50,
+        max_episode_steps: int | None = 50,
         goal_reward: float = 0.0,
         step_reward: float = -0.1,
         reset_worlds: ResetWorlds = "auto",
@@ -155,7 +156,9 @@ class GoalTracker:
         self.selector_kwargs = dict(selector_kwargs or {})
         self.selector = self.make_selector()
         """The rule that chooses goals. A learner shares one between its environments."""
-        self.max_episode_steps = check_count("max_episode_steps", max_episode_steps)
+        if max_episode_steps is not None:
+            max_episode_steps = check_count("max_episode_steps", max_episode_steps)
+        self.max_episode_steps = max_episode_steps
         self.starts = Starts()
         self.rng = np.random.default_rng()
         goals_shape = (n_envs, *self._goal_buffer.shape)
@@ -285,6 +288,7 @@ class GoalTracker:
         observations: NDArray[Any],
         goals: Sequence[NDArray[Any] | None],
         move: Callable[[], NDArray[Any]],
+        env_sets_goals: bool = False,
     ) -> NDArray[Any]:
         """
         Begin an episode in every environment. While all that was met is held out, random steps look
@@ -294,6 +298,8 @@ class GoalTracker:
             ``(n_envs, *observation_space.shape)``
         :param goals: the goal of each episode, None to choose one
         :param move: makes a random step in every environment and returns their observations
+        :param env_sets_goals: whether the environments have set these goals. If not, it warns of
+            unknown ones
         :return: what the environments show now
         :raises ValueError: if no goal is found
         """
@@ -313,7 +319,9 @@ class GoalTracker:
         self.achieved_goals = self.goal_buffer.achieved(observations, goal_ids)
         for row, goal in enumerate(goals):
             self.start(np.array([row]), goal_ids[row : row + 1], goal)
-            if goal is not None and n_known and self.desired_ids[row] == UNKNOWN:
+            if goal is None or env_sets_goals:
+                continue
+            if n_known and self.desired_ids[row] == UNKNOWN:
                 self.warn_of_unknown(goal)
         return observations
 
@@ -336,7 +344,9 @@ class GoalTracker:
             changed
         """
         if goal is not None:
-            ids = self.goal_buffer.ids(self.goal_buffer.check_shape(goal, "goal", axes=0)[None])
+            ids = self.goal_buffer.stand_ins(
+                self.goal_buffer.check_shape(goal, "goal", axes=0)[None]
+            )
         elif len(self.goal_buffer):
             ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
             goal = self.goal_buffer.sample_shown(ids, self.rng)
@@ -352,19 +362,26 @@ class GoalTracker:
         self.world_steps[rows[was_reset]] = 0
         self.n_moves += 1
 
-    def go_on(self, observations: NDArray[Any], goal_ids: NDArray[np.int64]) -> None:
+    def go_on(
+        self,
+        observations: NDArray[Any],
+        goal_ids: NDArray[np.int64],
+        goal: NDArray[Any] | None = None,
+    ) -> None:
         """
         Begin the next episode in every environment where the last one ended.
 
         :param observations: what the environments show, shape
             ``(n_envs, *observation_space.shape)``
         :param goal_ids: the goals that they showed when the last episode ended, shape ``(n_envs,)``
+        :param goal: the goal that the environment has set, shape ``goal_space.shape``. None to
+            choose goals
         """
         if (self.state_ids == UNKNOWN).any():
             # Another goal buffer may have been set since.
             self.state_ids, goal_ids = self.goal_buffer.look_up(observations)
         self.achieved_goals = self.goal_buffer.achieved(observations, goal_ids)
-        self.start(np.arange(self.n_envs), goal_ids, world_was_reset=False)
+        self.start(np.arange(self.n_envs), goal_ids, goal, world_was_reset=False)
 
     def restart(
         self,
@@ -372,6 +389,7 @@ class GoalTracker:
         observations: NDArray[Any],
         goal_ids: NDArray[np.int64],
         world_was_reset: NDArray[np.bool_],
+        goals: NDArray[Any] | None = None,
     ) -> None:
         """
         Begin the next episode in environments whose episode has ended.
@@ -381,6 +399,8 @@ class GoalTracker:
             ``(n_envs, *observation_space.shape)``
         :param goal_ids: the goals that these environments showed at the end, shape ``(n,)``
         :param world_was_reset: which of all environments were reset, shape ``(n_envs,)``
+        :param goals: the goals that all environments have set, shape
+            ``(n_envs, *goal_space.shape)``. None to choose goals
         """
         was_reset = world_was_reset[rows]
         current_ids = goal_ids.copy()
@@ -388,7 +408,12 @@ class GoalTracker:
             anew = rows[was_reset]
             self.state_ids[anew], current_ids[was_reset] = self.look_up(observations[anew])
             self._achieve_anew(observations, anew, current_ids[was_reset])
-        self.start(rows, current_ids, world_was_reset=was_reset)
+        if goals is None:
+            self.start(rows, current_ids, world_was_reset=was_reset)
+            return
+        for place, row in enumerate(rows):
+            one = slice(place, place + 1)
+            self.start(rows[one], current_ids[one], goals[row], was_reset[one])
 
     def _achieve_anew(
         self,
@@ -438,7 +463,9 @@ class GoalTracker:
             achieved, self.desired_goals, achieved_ids, self.desired_ids
         )
         terminated = reached | env_terminated
-        truncated = (self.steps >= self.max_episode_steps) | env_truncated
+        truncated = env_truncated
+        if self.max_episode_steps is not None:
+            truncated = truncated | (self.steps >= self.max_episode_steps)
         columns = (
             env_rewards,
             env_terminated,
@@ -477,7 +504,7 @@ class GoalTracker:
     def _worlds_to_reset(self, only_goal_ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which environments are to be reset, of those in which a goal episode ended."""
         resets = only_goal_ended & bool(self.reset_worlds)
-        if self.reset_worlds == "auto" and resets.any():
+        if self.reset_worlds == "auto" and self.max_episode_steps is not None and resets.any():
             if not self.starts.are_broad(len(self.goal_buffer)):
                 resets &= self.world_steps >= _EPISODES_TO_RESET * self.max_episode_steps
         return resets

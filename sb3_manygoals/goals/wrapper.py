@@ -20,6 +20,13 @@ from sb3_manygoals.checkpoint.tree import plain_part
 from sb3_manygoals.goals.achievement import GoalFunction, Reached
 from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.selection import GoalSelector
+from sb3_manygoals.goals.sources import (
+    CallEnv,
+    GoalsFrom,
+    ObservationSource,
+    caller_of,
+    env_sets_goals,
+)
 from sb3_manygoals.goals.spaces import check_goal_space
 from sb3_manygoals.goals.tracker import GoalTracker, ResetWorlds
 from sb3_manygoals.terminal_watch import TerminalWatch
@@ -28,6 +35,8 @@ from sb3_manygoals.vec_env import can_reset_single_envs, current_reset_infos
 from sb3_manygoals.world import StateKey
 
 GoalObs = dict[str, NDArray[Any]]
+# Steps of a goal episode by default, the paper's T.
+_EPISODE_STEPS = 50
 
 
 def goal_observation_space(
@@ -95,7 +104,8 @@ class GoalBufferWrapper(
         :class:`~sb3_manygoals.goals.GoalSelector`. None:
         :class:`~sb3_manygoals.goals.UniformSelector`
     :param selector_kwargs: arguments of the selector's constructor
-    :param max_episode_steps: steps after which a goal episode is truncated, the paper's T
+    :param max_episode_steps: steps after which a goal episode is truncated, the paper's T. None:
+        50, or no limit but the environment's own where that sets the goals
     :param goal_reward: reward of a step that reaches the goal
     :param step_reward: reward of every other step
     :param reset_worlds: whether the end of a goal episode resets the environment. "auto": if its
@@ -108,7 +118,9 @@ class GoalBufferWrapper(
     :param goal: a function of an observation that returns what it achieves. None: itself
     :param goal_space: space of what ``goal`` returns. None: it is found by calling ``goal``
     :param reached: greatest distance at which an achievement reaches a goal, or a function that
-        says whether it does. None: they must be equal
+        says whether it does. None: they must be equal, or a GoalEnv says it
+    :param goals_from: "env" to pursue the goals that a GoalEnv sets, "achieved" to pursue goals
+        that were achieved. "auto": "env" where the environment is a GoalEnv
     :raises TypeError: if the observations cannot be goals, ``goal_buffer`` is no GoalBuffer, or
         ``selector_class`` no class of selectors
     :raises ValueError: if ``goal_buffer`` is for another space, or another argument is out of range
@@ -120,7 +132,7 @@ class GoalBufferWrapper(
         goal_buffer: GoalBuffer | None = None,
         selector_class: type[GoalSelector] | None = None,
         selector_kwargs: dict[str, Any] | None = None,
-        max_episode_steps: int = 50,
+        max_episode_steps: int | None = None,
         goal_reward: float = 0.0,
         step_reward: float = -0.1,
         reset_worlds: ResetWorlds = "auto",
@@ -129,6 +141,7 @@ class GoalBufferWrapper(
         goal: GoalFunction | None = None,
         goal_space: spaces.Space[Any] | None = None,
         reached: float | Reached | None = None,
+        goals_from: GoalsFrom = "auto",
     ) -> None:
         kinds: dict[str, Any] = {
             "state_key": state_key,
@@ -147,13 +160,20 @@ class GoalBufferWrapper(
             "training": training,
         }
         # No deep copy, because environments are meant to share the goal buffer.
-        gym.utils.RecordConstructorArgs.__init__(self, **settings, **kinds, _disable_deepcopy=True)
-        super().__init__(env)
-        settings["goal_buffer"] = _goal_buffer(env.observation_space, goal_buffer, kinds)
-        self.goal_tracker = GoalTracker(env.observation_space, 1, **settings)
-        self.observation_space = goal_observation_space(  # type: ignore[assignment]
-            env.observation_space, self.goal_tracker.goal_buffer.goal_space
+        gym.utils.RecordConstructorArgs.__init__(
+            self, **settings, **kinds, goals_from=goals_from, _disable_deepcopy=True
         )
+        super().__init__(env)
+        self._source = ObservationSource(env.observation_space)
+        self._env_sets_goals = env_sets_goals(goals_from, self._source)
+        settings["goal_buffer"] = _goal_buffer(self._source, goal_buffer, kinds, caller_of(env))
+        settings.update(_episode_settings(max_episode_steps, reset_worlds, self._env_sets_goals))
+        self.goal_tracker = GoalTracker(self._source.space, 1, **settings)
+        self.observation_space = goal_observation_space(  # type: ignore[assignment]
+            self._source.space, self.goal_tracker.goal_buffer.goal_space
+        )
+        # The goal that the environment has set, if it sets goals.
+        self._env_goal: NDArray[Any] | None = None
         self._going_on: _GoingOn | None = None
         # With a Monitor, SB3 waits for the returns of episodes.
         self._is_monitored = is_wrapped(env, Monitor)
@@ -180,7 +200,8 @@ class GoalBufferWrapper(
         self._going_on = None
         if going_on is not None and seed is None and not options:
             observation, info, goal_id = going_on
-            self.goal_tracker.go_on(observation[None], np.array([goal_id]))
+            goal = self._env_goal if self._env_sets_goals else None
+            self.goal_tracker.go_on(observation[None], np.array([goal_id]), goal)
         else:
             observation, info = self._reset_world(seed, dict(options or {}))
         info = {**info, "desired_goal_id": int(self.goal_tracker.desired_ids[0])}
@@ -205,11 +226,21 @@ class GoalBufferWrapper(
                 world_obs, _, terminated, truncated, info = self.env.step(action)
             if terminated or truncated:
                 world_obs, info = self.env.reset()
-            return tracker.own(world_obs, "an observation")[None]
+            return self._own(world_obs, "an observation")[None]
 
-        first = tracker.own(world_obs, "a first observation")
-        (observation,) = tracker.reset(first[None], [goal], move)
+        first = self._own(world_obs, "a first observation")
+        self._env_goal = self._source.desired(world_obs)
+        if goal is None and self._env_sets_goals:
+            goal = self._env_goal
+        (observation,) = tracker.reset(first[None], [goal], move, self._env_sets_goals)
         return observation, info
+
+    def _own(self, world_obs: Any, what: str) -> NDArray[Any]:
+        """Return what is kept of an observation, after a check."""
+        if self._source.packed is not None:
+            with errors.naming(what, self.goal_tracker):
+                world_obs = self._source.array(world_obs)
+        return self.goal_tracker.own(world_obs, what)
 
     def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
         """
@@ -228,9 +259,14 @@ class GoalBufferWrapper(
         with errors.stepping(tracker):
             world_obs, env_reward, *env_ends, world_info = self.env.step(action)
         what = "a terminal observation" if any(env_ends) else "an observation"
-        observation = tracker.own(world_obs, what)
+        observation = self._own(world_obs, what)
         info = dict(world_info)
         env_terminated, env_truncated = np.array(env_ends, np.bool_)
+        if self._source.is_goal_env:
+            if env_terminated and self._own_goal_is_reached(observation):
+                # This is the end of the environment's own goal. Other goals could still be reached.
+                env_terminated, env_truncated = np.False_, np.True_
+            self._env_goal = self._source.desired(world_obs)
         outcome = tracker.step(
             observation[None], [env_reward], env_terminated[None], env_truncated[None], [info]
         )
@@ -250,6 +286,13 @@ class GoalBufferWrapper(
             info["episode"] = {"r": return_before + reward, "l": info["goal_steps"]}
         goal_obs = _goal_obs(observation, outcome.achieved[0], tracker.desired_goals[0])
         return goal_obs, reward, terminated, truncated, info
+
+    def _own_goal_is_reached(self, observation: NDArray[Any]) -> bool:
+        """Return whether the goal that the environment has set is reached."""
+        assert self._env_goal is not None
+        goals = self.goal_tracker.goal_buffer
+        reached = goals.is_reached(goals.achieved(observation[None]), self._env_goal[None])
+        return bool(reached[0])
 
     def compute_reward(
         self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: Any
@@ -271,7 +314,11 @@ class GoalBufferWrapper(
         if self._going_on is not None:
             observation, info, goal_id = self._going_on
             going_on = copy.deepcopy([observation, plain_part(info), goal_id])
-        return {"goal_tracker": self.goal_tracker.get_checkpoint_state(), "going_on": going_on}
+        return {
+            "goal_tracker": self.goal_tracker.get_checkpoint_state(),
+            "going_on": going_on,
+            "env_goal": copy.deepcopy(self._env_goal),
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
@@ -281,6 +328,7 @@ class GoalBufferWrapper(
         :raises CheckpointError: if it is of goal episodes with other settings
         """
         self.goal_tracker.set_checkpoint_state(state["goal_tracker"])
+        self._env_goal = copy.deepcopy(state["env_goal"])
         going_on = state["going_on"]
         self._going_on = None if going_on is None else _GoingOn(*copy.deepcopy(going_on))
 
@@ -309,7 +357,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         :class:`~sb3_manygoals.goals.GoalSelector`. None:
         :class:`~sb3_manygoals.goals.UniformSelector`
     :param selector_kwargs: arguments of the selector's constructor
-    :param max_episode_steps: steps after which a goal episode is truncated, the paper's T
+    :param max_episode_steps: steps after which a goal episode is truncated, the paper's T. None:
+        50, or no limit but the environment's own where that sets the goals
     :param goal_reward: reward of a step that reaches the goal
     :param step_reward: reward of every other step
     :param reset_worlds: whether the end of a goal episode resets the environment. "auto": if its
@@ -321,7 +370,9 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :param goal: a function of an observation that returns what it achieves. None: itself
     :param goal_space: space of what ``goal`` returns. None: it is found by calling ``goal``
     :param reached: greatest distance at which an achievement reaches a goal, or a function that
-        says whether it does. None: they must be equal
+        says whether it does. None: they must be equal, or a GoalEnv says it
+    :param goals_from: "env" to pursue the goals that a GoalEnv sets, "achieved" to pursue goals
+        that were achieved. "auto": "env" where the environment is a GoalEnv
     :raises TypeError: if the observations cannot be goals, ``goal_buffer`` is no GoalBuffer, or
         ``selector_class`` no class of selectors
     :raises ValueError: if ``reset_worlds=True`` is asked of a VecEnv that cannot reset one
@@ -334,7 +385,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         goal_buffer: GoalBuffer | None = None,
         selector_class: type[GoalSelector] | None = None,
         selector_kwargs: dict[str, Any] | None = None,
-        max_episode_steps: int = 50,
+        max_episode_steps: int | None = None,
         goal_reward: float = 0.0,
         step_reward: float = -0.1,
         reset_worlds: ResetWorlds = "auto",
@@ -343,6 +394,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         goal: GoalFunction | None = None,
         goal_space: spaces.Space[Any] | None = None,
         reached: float | Reached | None = None,
+        goals_from: GoalsFrom = "auto",
     ) -> None:
         if not can_reset_single_envs(venv):
             if reset_worlds is True:
@@ -360,21 +412,24 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             "goal_space": goal_space,
             "reached": reached,
         }
+        self._source = ObservationSource(venv.observation_space)
+        self._env_sets_goals = env_sets_goals(goals_from, self._source)
         self.goal_tracker = GoalTracker(
-            venv.observation_space,
+            self._source.space,
             venv.num_envs,
-            goal_buffer=_goal_buffer(venv.observation_space, goal_buffer, kinds),
+            goal_buffer=_goal_buffer(self._source, goal_buffer, kinds, caller_of(venv)),
             selector_class=selector_class,
             selector_kwargs=selector_kwargs,
-            max_episode_steps=max_episode_steps,
             goal_reward=goal_reward,
             step_reward=step_reward,
-            reset_worlds=reset_worlds,
             training=training,
+            **_episode_settings(max_episode_steps, reset_worlds, self._env_sets_goals),
         )
+        # The goals that the environments have set, if they set goals.
+        self._env_goals: NDArray[Any] | None = None
         found_space = self.goal_tracker.goal_buffer.goal_space
         super().__init__(
-            venv, observation_space=goal_observation_space(venv.observation_space, found_space)
+            venv, observation_space=goal_observation_space(self._source.space, found_space)
         )
         self._returns = np.zeros(venv.num_envs)
         self._terminal_watch = TerminalWatch()
@@ -420,6 +475,11 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         self.venv.set_options(options)
         with errors.workers(self.venv):
             observations = self._checked(self.venv.reset(), "a first observation")
+        if self._env_sets_goals:
+            assert self._env_goals is not None
+            goals = [
+                self._env_goals[row] if goal is None else goal for row, goal in enumerate(goals)
+            ]
         self.reset_infos = list(current_reset_infos(self.venv))
         self._options = [{} for _ in range(self.num_envs)]
 
@@ -433,7 +493,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             ]
             return self._checked(venv_obs, "an observation")
 
-        observations = tracker.reset(observations, goals, move)
+        observations = tracker.reset(observations, goals, move, self._env_sets_goals)
         self._returns[:] = 0.0
         return _goal_obs(observations, tracker.achieved_goals, tracker.desired_goals)
 
@@ -460,9 +520,18 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         with errors.workers(self.venv, answering=True):
             with errors.stepping(tracker):
                 venv_obs, env_rewards, env_dones, infos = self.venv.step_wait()
+            goals_before = self._env_goals
             observations = self._checked(venv_obs, "an observation")
-        self._terminal_watch.look(self.venv, observations, env_dones, infos)
+        if self._source.packed is None:
+            self._terminal_watch.look(self.venv, observations, env_dones, infos)
         arrived, env_truncated = self._arrivals(observations, env_dones, infos)
+        if self._source.is_goal_env and env_dones.any():
+            # This is the end of the environment's own goal. Other goals could still be reached.
+            assert goals_before is not None
+            achieved = self.goal_buffer.achieved(arrived[env_dones])
+            env_truncated[env_dones] |= self.goal_buffer.is_reached(
+                achieved, goals_before[env_dones]
+            )
         outcome = tracker.step(
             arrived, env_rewards, env_dones & ~env_truncated, env_truncated, infos
         )
@@ -487,7 +556,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         if len(ended):
             self._reset_worlds(outcome.resets, observations)
             goal_ids = np.array([infos[row]["achieved_goal_id"] for row in ended])
-            tracker.restart(ended, observations, goal_ids, world_was_reset)
+            own_goals = self._env_goals if self._env_sets_goals else None
+            tracker.restart(ended, observations, goal_ids, world_was_reset, own_goals)
             self._returns[ended] = 0.0
         goal_obs = _goal_obs(observations, tracker.achieved_goals, tracker.desired_goals)
         return goal_obs, rewards, dones, infos
@@ -506,9 +576,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         starts = current_reset_infos(self.venv)
         for row in np.flatnonzero(env_dones).tolist():
             info = infos[row]
-            arrived[row] = self.goal_tracker.own(
-                info["terminal_observation"], "a terminal observation", row
-            )
+            arrived[row] = self._own(info["terminal_observation"], "a terminal observation", row)
             self.reset_infos[row] = starts[row]
             # A lost life of an Atari game only cuts the episode: play goes on, and every goal can
             # still be reached.
@@ -525,7 +593,9 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             restarted = self.venv.env_method("reset", indices=rows)
         for row, (first, info) in zip(rows, restarted, strict=True):
             self.reset_infos[row] = info
-            observations[row] = self.goal_tracker.own(first, "a first observation", row)
+            observations[row] = self._own(first, "a first observation", row)
+            if self._env_goals is not None:
+                self._env_goals[row] = self._source.desired(first)
 
     def env_method(
         self,
@@ -562,6 +632,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             "returns": self._returns.copy(),
             "reset_infos": copy.deepcopy([plain_part(info) for info in self.reset_infos]),
             "options": copy.deepcopy(self._options),
+            "env_goals": copy.deepcopy(self._env_goals),
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
@@ -575,27 +646,56 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         self._returns = state["returns"].copy()
         self.reset_infos = copy.deepcopy(state["reset_infos"])
         self._options = copy.deepcopy(state["options"])
+        self._env_goals = copy.deepcopy(state["env_goals"])
+
+    def _own(self, world_obs: Any, what: str, row: int) -> NDArray[Any]:
+        """Return what is kept of one environment's observation, after a check."""
+        if self._source.packed is not None:
+            with errors.naming(what, self.goal_tracker, row):
+                world_obs = self._source.array(world_obs)
+        return self.goal_tracker.own(world_obs, what, row)
 
     def _checked(self, venv_obs: Any, what: str) -> NDArray[Any]:
-        """Return observations as an array, after a check of their shape, dtype and numbers."""
-        observations = self.goal_buffer.check(np.array(venv_obs), "observations")
+        """
+        Return observations as an array, after a check of their shape, dtype and numbers. Note the
+        goals that the environments have set.
+        """
+        with errors.naming(what, self.goal_tracker):
+            arrays = self._source.array(venv_obs)
+        desired = self._source.desired(venv_obs)
+        self._env_goals = None if desired is None else desired.copy()
+        observations = self.goal_buffer.check(np.array(arrays), "observations")
         errors.check_finite(observations, what, self.goal_tracker)
         return observations
 
 
 def _goal_buffer(
-    observation_space: spaces.Space[Any], given: GoalBuffer | None, kinds: dict[str, Any]
+    source: ObservationSource, given: GoalBuffer | None, kinds: dict[str, Any], call_env: CallEnv
 ) -> GoalBuffer:
     """Return the goal buffer of a wrapper: the one that is given, or a new one."""
     names = [name for name, value in kinds.items() if value is not None]
     if given is None:
-        return GoalBuffer(observation_space, **kinds)
+        return GoalBuffer(source.space, **source.kinds_of_goals(kinds, call_env))
     if names:
         raise ValueError(
             f"{' and '.join(names)} given together with goal_buffer: give them to "
             "GoalBuffer(observation_space, ...)"
         )
+    if source.is_goal_env and isinstance(given, GoalBuffer):
+        given.achievement.ask(source.kinds_of_goals(kinds, call_env)["reached"])
     return given
+
+
+def _episode_settings(
+    max_episode_steps: int | None, reset_worlds: ResetWorlds, env_sets_goals: bool
+) -> dict[str, Any]:
+    """Return the settings of goal episodes, with their defaults."""
+    if max_episode_steps is None and not env_sets_goals:
+        max_episode_steps = _EPISODE_STEPS
+    if env_sets_goals and reset_worlds == "auto":
+        # Only a reset makes the environment set another goal.
+        reset_worlds = True
+    return {"max_episode_steps": max_episode_steps, "reset_worlds": reset_worlds}
 
 
 def copy_vec_env(env: VecEnv, memo: dict[int, Any]) -> VecEnv:

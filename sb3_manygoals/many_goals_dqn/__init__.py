@@ -2,7 +2,12 @@
 
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
-from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
+from sb3_manygoals.many_goals_dqn.policies import (
+    CnnPolicy,
+    ManyGoalsPolicy,
+    MlpPolicy,
+    MultiInputPolicy,
+)
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.many_goals_dqn.settings import PAPER
@@ -17,6 +22,7 @@ __all__ = [
     "ManyGoalsReplayBuffer",
     "ManyGoalsSamples",
     "MlpPolicy",
+    "MultiInputPolicy",
     "PlannedTargets",
     "ReplayGoals",
     "TDTargets",

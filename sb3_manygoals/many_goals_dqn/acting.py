@@ -20,7 +20,19 @@ from sb3_manygoals.many_goals_dqn.task_policy import (
     TaskPolicy,
     make_task_policy,
 )
+from sb3_manygoals.packing import PackedSpace
 from sb3_manygoals.world import WorldModel
+
+
+def _packed(observation: dict[str, Any], space: PackedSpace) -> NDArray[np.uint8]:
+    """Return the packed observation of a goal observation: of a wrapper, a GoalEnv, or a Dict."""
+    seen = observation["observation"]
+    if isinstance(seen, dict):
+        return space.pack(seen)
+    array = np.asarray(seen)
+    if array.dtype == np.uint8 and array.shape[-1:] == space.shape:
+        return array
+    return space.pack(observation)
 
 
 class ActingMixin(ModelPart):
@@ -96,7 +108,12 @@ class ActingMixin(ModelPart):
                 "wrap the environment, GoalBufferWrapper(env, model.goal_buffer); for rewards use "
                 "model.task_policy()"
             )
-        goal_obs = {key: np.asarray(observation[key]) for key in keys}
+        goal_obs = {"desired_goal": np.asarray(observation["desired_goal"])}
+        space = model.observation_space["observation"]
+        if isinstance(space, PackedSpace):
+            goal_obs["observation"] = _packed(observation, space)
+        else:
+            goal_obs["observation"] = np.asarray(observation["observation"])
         shapes = [goal_obs[key].shape for key in keys]
         wanted = [model.observation_space[key].shape or () for key in keys]
         batches = [

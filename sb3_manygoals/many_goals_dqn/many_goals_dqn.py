@@ -44,7 +44,12 @@ from sb3_manygoals.many_goals_dqn.adoption import AdoptionMixin
 from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs
 from sb3_manygoals.many_goals_dqn.pacing import LateLinearSchedule, UpdatePacer, update_rhythm
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
-from sb3_manygoals.many_goals_dqn.policies import CnnPolicy, ManyGoalsPolicy, MlpPolicy
+from sb3_manygoals.many_goals_dqn.policies import (
+    CnnPolicy,
+    ManyGoalsPolicy,
+    MlpPolicy,
+    MultiInputPolicy,
+)
 from sb3_manygoals.many_goals_dqn.progress import PlanProgressBarCallback
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
@@ -81,11 +86,13 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
     worlds of some thousand observations. The paper's settings are
     :data:`~sb3_manygoals.many_goals_dqn.settings.PAPER`.
 
-    :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a subclass of
+    :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, "MultiInputPolicy" for
+        observations of several arrays and for GoalEnvs, or a subclass of
         :class:`~sb3_manygoals.many_goals_dqn.ManyGoalsPolicy`
-    :param env: an environment, its id, or a VecEnv, with discrete actions and single arrays as
-        observations. One that has no goal wrapper is wrapped in a
-        :class:`~sb3_manygoals.GoalBufferWrapper` or :class:`~sb3_manygoals.VecGoalBufferWrapper`
+    :param env: an environment, its id, or a VecEnv, with discrete actions. Its observations are
+        single arrays, Dicts of arrays, or those of a GoalEnv. One that has no goal wrapper is
+        wrapped in a :class:`~sb3_manygoals.GoalBufferWrapper` or
+        :class:`~sb3_manygoals.VecGoalBufferWrapper`
     :param learning_rate: step size, or a function of the share of training that is left, from 1 to
         0, as in SB3. None: if updates are made as needed, it falls linearly from at most 2e-3 to 0
         in each cycle of updates. Else it is 1e-3 until learning starts, and falls from there
@@ -159,6 +166,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
         "CnnPolicy": CnnPolicy,
         "MlpPolicy": MlpPolicy,
+        "MultiInputPolicy": MultiInputPolicy,
     }
     observation_space: spaces.Dict
     action_space: spaces.Discrete

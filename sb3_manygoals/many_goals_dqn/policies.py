@@ -13,19 +13,26 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
+from stable_baselines3.common.torch_layers import (
+    BaseFeaturesExtractor,
+    CombinedExtractor,
+    FlattenExtractor,
+)
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from sb3_manygoals.networks import (
     CNN_FROM,
     DistanceQNetwork,
+    PackedPreprocess,
     PaddedCNN,
     Preprocess,
     UniversalQNetwork,
     check_image_space,
+    make_preprocess,
     make_trunk,
 )
+from sb3_manygoals.packing import PackedSpace
 from sb3_manygoals.validation import check_action_space, check_number
 
 _HEADS: dict[str, type[UniversalQNetwork]] = {
@@ -109,6 +116,12 @@ class ManyGoalsPolicy(BasePolicy):
             optimizer_kwargs = {"alpha": 0.99, "eps": 1e-12}
         if optimizer_kwargs is None and optimizer_class is th.optim.Adam:
             optimizer_kwargs = {"fused": True}
+        is_packed = isinstance(observation_space["observation"], PackedSpace)
+        if is_packed and features_extractor_class is FlattenExtractor:
+            raise ValueError(
+                'observations of several arrays need "MultiInputPolicy", got '
+                f"{type(self).__name__} for {observation_space['observation']}"
+            )
         super().__init__(
             observation_space,
             action_space,
@@ -142,7 +155,9 @@ class ManyGoalsPolicy(BasePolicy):
         """Return a new network on the policy's device."""
         assert isinstance(self.observation_space, spaces.Dict)
         space = self.observation_space["observation"]
-        preprocess = Preprocess(space, self.normalize_images, self.standardize, self.channels_last)
+        preprocess = make_preprocess(
+            space, self.normalize_images, self.standardize, self.channels_last
+        )
         extractor = self.features_extractor_class(
             preprocess.space, **self.features_extractor_kwargs
         )
@@ -172,7 +187,7 @@ class ManyGoalsPolicy(BasePolicy):
         """Return layers from goals to features, and the number of features."""
         assert isinstance(self.observation_space, spaces.Dict)
         space = self.observation_space["desired_goal"]
-        preprocess = Preprocess(space, self.normalize_images, self.standardize)
+        preprocess = make_preprocess(space, self.normalize_images, self.standardize)
         extractor = FlattenExtractor(preprocess.space)
         net_arch = self.net_arch or _GOAL_NET_ARCH
         return make_trunk(preprocess, extractor, net_arch, self.activation_fn, self.ortho_init)
@@ -251,7 +266,10 @@ class ManyGoalsPolicy(BasePolicy):
         """
         assert isinstance(self.observation_space, spaces.Dict)
         space = self.observation_space["observation"]
-        return isinstance(space, spaces.Box) and np.dtype(space.dtype).itemsize >= 4
+        parts = space.parts.values() if isinstance(space, PackedSpace) else [space]
+        return any(
+            isinstance(part, spaces.Box) and np.dtype(part.dtype).itemsize >= 4 for part in parts
+        )
 
     def count_distinct(self, observations: th.Tensor) -> int:
         """
@@ -260,7 +278,7 @@ class ManyGoalsPolicy(BasePolicy):
         :param observations: shape (B, *observation_space.shape)
         """
         preprocess = self.trunk[0]  # type: ignore[index]
-        assert isinstance(preprocess, Preprocess)
+        assert isinstance(preprocess, (Preprocess, PackedPreprocess))
         return preprocess.count_distinct(observations)
 
     def shift_values(self, by: float) -> None:
@@ -419,4 +437,36 @@ class CnnPolicy(ManyGoalsPolicy):
         if kwargs.get("net_arch") is None and extractor is not FlattenExtractor:
             kwargs["net_arch"] = []
         kwargs["features_extractor_class"] = extractor
+        super().__init__(observation_space, action_space, lr_schedule, **kwargs)
+
+
+class MultiInputPolicy(ManyGoalsPolicy):
+    """
+    The policy for observations that are several arrays: those of a GoalEnv, and Dicts. SB3's
+    ``CombinedExtractor`` sees the parts. Images with fewer than 36 pixels on a side are flattened.
+
+    :param observation_space: Dict of observation, achieved_goal and desired_goal, as the goal
+        wrappers make it
+    :param action_space: Discrete, A actions
+    :param lr_schedule: learning rate, a function of the share of training that is left
+    :param kwargs: further arguments of :class:`ManyGoalsPolicy`
+    :raises TypeError: if observations are single arrays, or actions are not Discrete from 0
+    :raises ValueError: if an argument is out of its range
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Dict,
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        **kwargs: Any,
+    ) -> None:
+        space = observation_space["observation"]
+        if not isinstance(space, PackedSpace):
+            raise TypeError(
+                f"MultiInputPolicy needs observations of several arrays, got {space}. Use "
+                '"CnnPolicy" for images and "MlpPolicy" for vectors'
+            )
+        if kwargs.get("features_extractor_class") is None:
+            kwargs["features_extractor_class"] = CombinedExtractor
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)

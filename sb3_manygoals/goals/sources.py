@@ -1,0 +1,286 @@
+"""How the observations of an environment become the arrays by which goals are told apart."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_manygoals.packing import PackedSpace, packed_parts
+
+_GOAL_ENV_KEYS = ("observation", "achieved_goal", "desired_goal")
+# So many random goals are compared with each other to learn how a GoalEnv says success.
+_GOALS_TO_TRY = 6
+
+CallEnv = Callable[..., Any]
+"""Calls a method of an environment: its name, then its arguments."""
+GoalsFrom = Literal["auto", "env", "achieved"]
+"""Whether goals are those that a GoalEnv sets, or those that were achieved."""
+
+
+class ObservationSource:
+    """
+    The arrays that a goal wrapper makes of an environment's observations.
+
+    Single arrays stay as they are. Dicts of arrays are packed into one array of bytes
+    (:class:`~sb3_manygoals.packing.PackedSpace`). Of the observations of a GoalEnv, ``observation``
+    and ``achieved_goal`` are packed, and ``desired_goal`` is the goal that the environment sets.
+
+    :param observation_space: space of the environment's observations
+    :raises TypeError: if a part of a Dict cannot be packed
+    """
+
+    def __init__(self, observation_space: spaces.Space[Any]) -> None:
+        self.observation_space = observation_space
+        self.is_goal_env = isinstance(observation_space, spaces.Dict) and (
+            set(_GOAL_ENV_KEYS) <= set(observation_space)
+        )
+        """Whether the environment sets goals, as Gymnasium-Robotics' GoalEnv does."""
+        self.packed: PackedSpace | None = None
+        """Space of packed observations. None: they are single arrays."""
+        if self.is_goal_env:
+            assert isinstance(observation_space, spaces.Dict)
+            self.packed = packed_parts(observation_space, leave_out=("desired_goal",))
+        elif isinstance(observation_space, spaces.Dict):
+            self.packed = packed_parts(observation_space)
+
+    @property
+    def space(self) -> spaces.Space[Any]:
+        """Space of the arrays."""
+        return self.observation_space if self.packed is None else self.packed
+
+    def array(self, observation: Any) -> Any:
+        """
+        Return what is kept of one observation, or of a batch.
+
+        :param observation: what the environment showed
+        :return: an array of :attr:`space`, or n rows of it. A single array stays as it is
+        :raises ValueError: if a part is missing, or does not fit its space
+        """
+        if self.packed is None:
+            return observation
+        if not isinstance(observation, Mapping):
+            raise ValueError(f"the observation must be a dict, got {type(observation).__name__}")
+        return self.packed.pack(observation)
+
+    def desired(self, observation: Any) -> NDArray[Any] | None:
+        """
+        Return the goal that the environment has set.
+
+        :param observation: what the environment showed, one or a batch
+        :return: goals of the goal space. None if it is no GoalEnv
+        """
+        if not self.is_goal_env:
+            return None
+        assert isinstance(self.observation_space, spaces.Dict)
+        dtype = self.observation_space["desired_goal"].dtype
+        return np.asarray(observation["desired_goal"], dtype=dtype)
+
+    def kinds_of_goals(self, kinds: dict[str, Any], call_env: CallEnv) -> dict[str, Any]:
+        """
+        Return the arguments of a goal buffer for these observations.
+
+        :param kinds: what the user gave: ``state_key``, ``goal``, ``goal_space`` and ``reached``
+        :param call_env: calls a method of the environment
+        :return: the same arguments, for functions of packed observations
+        :raises ValueError: if ``goal`` is given for a GoalEnv, or a GoalEnv's success cannot be
+            found out
+        """
+        if self.packed is None:
+            return kinds
+        found = dict(kinds)
+        part = "observation" if self.is_goal_env else None
+        if kinds["state_key"] is not None:
+            found["state_key"] = OfUnpacked(kinds["state_key"], self.packed, part)
+        if not self.is_goal_env:
+            if kinds["goal"] is not None:
+                found["goal"] = OfUnpacked(kinds["goal"], self.packed, None)
+            return found
+        if kinds["goal"] is not None or kinds["goal_space"] is not None:
+            raise ValueError(
+                "goal must not be given: the environment is a GoalEnv, whose observations say what "
+                "is achieved"
+            )
+        assert isinstance(self.observation_space, spaces.Dict)
+        space = self.observation_space["achieved_goal"]
+        if space.shape != self.observation_space["desired_goal"].shape:
+            raise ValueError(
+                "achieved_goal and desired_goal must be of one shape, got "
+                f"{space} and {self.observation_space['desired_goal']}"
+            )
+        found["goal"] = OfUnpacked(_itself, self.packed, "achieved_goal")
+        found["goal_space"] = space
+        if kinds["reached"] is None:
+            found["reached"] = EnvReached(space, call_env)
+        return found
+
+
+def _itself(achieved: NDArray[Any]) -> NDArray[Any]:
+    """Return the achieved goal."""
+    return achieved
+
+
+class OfUnpacked:
+    """
+    A user's function of an observation, as a function of the packed observation.
+
+    :param function: the user's function
+    :param packed: space of packed observations
+    :param part: the name of the part that the function takes. None: it takes the dict of all parts
+    """
+
+    def __init__(self, function: Callable[[Any], Any], packed: PackedSpace, part: str | None):
+        self.__wrapped__ = function
+        self.packed = packed
+        self.part = part
+
+    def __call__(self, observation: NDArray[Any]) -> Any:
+        parts = self.packed.unpack(observation)
+        return self.__wrapped__(parts if self.part is None else parts[self.part])
+
+
+class EnvReached:
+    """
+    Whether achievements reach goals, as a GoalEnv says: by ``compute_reward``, if it has two values
+    and one of them is that of each goal for itself, or by ``compute_terminated``.
+
+    It finds out which by random goals, and whether a batch of pairs gives what single pairs give.
+    If not, pairs are asked for one by one, with a warning.
+
+    :param goal_space: space of achieved and desired goals
+    :param call_env: calls a method of the environment
+    :raises ValueError: if rewards are dense or do not tell, and ``compute_terminated`` neither
+    """
+
+    belongs_to_env = True
+
+    def __init__(self, goal_space: spaces.Space[Any], call_env: CallEnv) -> None:
+        self._call_env = call_env
+        # Sampling would change the random numbers of the user's space.
+        space = copy.deepcopy(goal_space)
+        space.seed(0)
+        goals = np.stack([np.asarray(space.sample()) for _ in range(_GOALS_TO_TRY)])
+        goals = np.unique(goals, axis=0)
+        left = np.repeat(goals, len(goals), axis=0)
+        right = np.tile(goals, (len(goals), *[1] * (goals.ndim - 1)))
+        is_same = np.eye(len(goals), dtype=np.bool_).ravel()
+        self.method, self.success_value = self._find_method(left, right, is_same)
+        self._is_batched = self._agrees_in_batches(left, right)
+
+    def _one_by_one(
+        self, method: str, achieved: NDArray[Any], desired: NDArray[Any]
+    ) -> NDArray[np.float64]:
+        """Return what a method of the environment says of single pairs, shape ``(n,)``."""
+        pairs = zip(achieved, desired, strict=True)
+        found = [self._call_env(method, one, other, {}) for one, other in pairs]
+        return np.array(found, dtype=np.float64).reshape(len(achieved))
+
+    def _find_method(
+        self, left: NDArray[Any], right: NDArray[Any], is_same: NDArray[np.bool_]
+    ) -> tuple[str, float]:
+        """Return the method that tells success, and what it returns then."""
+        rewards = self._tried("compute_reward", left, right)
+        is_dense = False
+        if rewards is not None:
+            is_dense = len(np.unique(rewards)) > 2
+            of_success = rewards[is_same][0]
+            # Different goals may be near enough to each other.
+            tells = (rewards[is_same] == of_success).all() and (rewards != of_success).any()
+            if tells and not is_dense:
+                return "compute_reward", float(of_success)
+        terminated = self._tried("compute_terminated", left, right)
+        if terminated is not None and terminated[is_same].all() and not terminated.all():
+            return "compute_terminated", 1.0
+        if is_dense:
+            assert rewards is not None
+            raise ValueError(
+                "the environment has dense rewards, which do not say when a goal is reached: "
+                f"compute_reward gave {len(np.unique(rewards))} different ones for {len(rewards)} "
+                "pairs. Make it with sparse rewards, or give reached"
+            )
+        raise ValueError(
+            "the environment does not say when a goal is reached: compute_reward does not tell a "
+            "goal that is reached from others, and compute_terminated neither. Give reached"
+        )
+
+    def _tried(
+        self, method: str, left: NDArray[Any], right: NDArray[Any]
+    ) -> NDArray[np.float64] | None:
+        """Return what a method says of pairs, None if the environment has no such method."""
+        try:
+            return self._one_by_one(method, left, right)
+        except (AttributeError, NotImplementedError):
+            return None
+
+    def _agrees_in_batches(self, left: NDArray[Any], right: NDArray[Any]) -> bool:
+        """Return whether the method takes batches. It warns if not."""
+        expected = self._one_by_one(self.method, left, right)
+        try:
+            found = np.asarray(self._in_batch(left, right))
+        except Exception:
+            # Methods that were written for single goals may raise anything.
+            found = np.zeros(0)
+        if found.shape == expected.shape and np.array_equal(found.astype(np.float64), expected):
+            return True
+        warnings.warn(
+            f"{self.method} of the environment does not take batches of goals: it is called for "
+            "each pair alone, which is slow. Let it reduce over the last axis, axis=-1",
+            stacklevel=7,
+        )
+        return False
+
+    def _in_batch(self, achieved: NDArray[Any], desired: NDArray[Any]) -> Any:
+        """Return what the method says of a batch."""
+        return self._call_env(self.method, achieved, desired, [{} for _ in achieved])
+
+    def __call__(self, achieved: NDArray[Any], desired: NDArray[Any]) -> NDArray[np.bool_]:
+        """
+        Return which achievements reach the goals beside them.
+
+        :param achieved: shape ``(n, *goal_space.shape)``
+        :param desired: the same shape
+        :return: shape ``(n,)``
+        """
+        if self._is_batched and len(achieved):
+            found = np.asarray(self._in_batch(achieved, desired), dtype=np.float64)
+        else:
+            found = self._one_by_one(self.method, achieved, desired)
+        return np.asarray(found == self.success_value)
+
+
+def env_sets_goals(goals_from: GoalsFrom, source: ObservationSource) -> bool:
+    """
+    Return whether the environment's own goals are pursued.
+
+    :param goals_from: what the user asked for
+    :param source: the environment's observations
+    :raises ValueError: if ``goals_from`` is none of its values, or asks for the goals of an
+        environment that sets none
+    """
+    if goals_from not in get_args(GoalsFrom):
+        kinds = ", ".join(map(repr, get_args(GoalsFrom)))
+        raise ValueError(f"goals_from must be one of {kinds}, got {goals_from!r}")
+    if goals_from == "env" and not source.is_goal_env:
+        raise ValueError(
+            'goals_from="env" needs a GoalEnv, whose observations are a Dict of '
+            f"{', '.join(_GOAL_ENV_KEYS)}, got {source.observation_space}"
+        )
+    return source.is_goal_env and goals_from != "achieved"
+
+
+def caller_of(env: gym.Env[Any, Any] | VecEnv) -> CallEnv:
+    """
+    Return a function that calls a method of an environment.
+
+    :param env: an environment, or a VecEnv, whose first environment answers
+    """
+    if isinstance(env, VecEnv):
+        return lambda name, *args: env.env_method(name, *args, indices=[0])[0]
+    return lambda name, *args: env.get_wrapper_attr(name)(*args)

@@ -1,0 +1,168 @@
+"""Observations of several arrays as one array of bytes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+_PARTS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class _Place(NamedTuple):
+    """Where the bytes of a part are, and what they are."""
+
+    bytes: slice
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class PackedSpace(spaces.Box):
+    """
+    Space of observations that consist of several arrays, each packed into one array of bytes.
+
+    The bytes of all parts follow each other, so equal observations have equal bytes, and no number
+    changes. The learner keeps and compares such arrays; policies unpack them.
+
+    :param parts: the spaces of the arrays: Box, Discrete, MultiDiscrete or MultiBinary
+    :raises TypeError: if a part is of another kind, or there is none
+    """
+
+    def __init__(self, parts: spaces.Dict) -> None:
+        self.parts = parts
+        self.places: dict[str, _Place] = {}
+        """Where the bytes of each part are."""
+        size = 0
+        for name, part in parts.items():
+            if not isinstance(part, _PARTS):
+                kinds = ", ".join(kind.__name__ for kind in _PARTS)
+                raise TypeError(f"each part of an observation must be one of {kinds}, got {part}")
+            dtype = np.dtype(part.dtype)
+            shape = part.shape or ()
+            n_bytes = math.prod(shape) * dtype.itemsize
+            self.places[name] = _Place(slice(size, size + n_bytes), shape, dtype)
+            size += n_bytes
+        if size == 0:
+            raise TypeError(f"an observation must have a part with elements, got {parts}")
+        super().__init__(0, 255, (size,), np.uint8)
+
+    def pack(self, observation: Mapping[str, Any]) -> NDArray[np.uint8]:
+        """
+        Pack one observation, or a batch of n.
+
+        :param observation: the parts by their names, each of the shape of its space, or with n rows
+            of it. Other entries are ignored
+        :return: bytes, shape ``(size,)`` or ``(n, size)``
+        :raises ValueError: if a part is missing, or has another shape or kind of dtype
+        """
+        rows = []
+        for name, place in self.places.items():
+            if name not in observation:
+                raise ValueError(f"the observation must have {list(self.places)}, got no {name!r}")
+            array = np.asarray(observation[name])
+            n_axes = array.ndim - len(place.shape)
+            fits = n_axes in (0, 1) and array.shape[n_axes:] == place.shape
+            if not fits or not np.can_cast(array.dtype, place.dtype, "same_kind"):
+                raise ValueError(
+                    f"{name!r} of the observation must be {place.dtype} of shape {place.shape}, "
+                    f"got {array.dtype} of {array.shape}"
+                )
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ValueError(f"{name!r} of the observation must be finite, got {array}")
+            array = np.ascontiguousarray(array, dtype=place.dtype)
+            rows.append(array.reshape(*array.shape[:n_axes], -1).view(np.uint8))
+        if len({row.shape[:-1] for row in rows}) > 1:
+            raise ValueError(
+                f"all parts of a batch must have as many rows, got {[row.shape[0] for row in rows]}"
+            )
+        return np.concatenate(rows, axis=-1)
+
+    def unpack(self, packed: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        """
+        Unpack observations.
+
+        :param packed: bytes, shape ``(*batch, size)``
+        :return: the parts by their names, each of shape ``(*batch, *shape of the part)``
+        """
+        batch = packed.shape[:-1]
+        return {
+            name: np.ascontiguousarray(packed[..., place.bytes])
+            .view(place.dtype)
+            .reshape(*batch, *place.shape)
+            for name, place in self.places.items()
+        }
+
+    def unpack_tensor(self, packed: th.Tensor) -> dict[str, th.Tensor]:
+        """
+        Unpack observations.
+
+        :param packed: bytes, uint8, shape ``(B, size)``
+        :return: the parts by their names, each of shape ``(B, *shape of the part)``
+        """
+        found = {}
+        for name, place in self.places.items():
+            part = packed[:, place.bytes].contiguous()
+            dtype = th.from_numpy(np.empty(0, place.dtype)).dtype
+            found[name] = part.view(dtype).reshape(len(packed), *place.shape)
+        return found
+
+    def sample(self, mask: Any = None, probability: Any = None) -> NDArray[Any]:
+        """
+        Return a random observation, packed.
+
+        :param mask: must be None
+        :param probability: must be None
+        """
+        return self.pack(self.parts.sample())
+
+    def seed(self, seed: Any = None) -> Any:
+        """
+        Seed the random numbers of all parts.
+
+        :param seed: a seed, or None
+        """
+        return self.parts.seed(seed)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedSpace) and self.parts == other.parts
+
+    def __repr__(self) -> str:
+        return f"PackedSpace({self.parts})"
+
+    def __setstate__(self, state: Any) -> None:
+        # Box restores versions of itself that had fewer attributes.
+        super().__setstate__(state)
+
+
+def packed_parts(observation_space: spaces.Dict, leave_out: tuple[str, ...] = ()) -> PackedSpace:
+    """
+    Return the space of packed observations, without texts. A warning says which are left out.
+
+    :param observation_space: space of an environment's observations
+    :param leave_out: names of parts that are to be left out too, without a warning
+    :return: the space
+    :raises TypeError: if a part cannot be packed
+    """
+    texts = [name for name, part in observation_space.items() if _is_text(part)]
+    if texts:
+        warnings.warn(
+            f"{', '.join(map(repr, texts))} of the observations is a text, which no network here "
+            "reads: it is left out",
+            stacklevel=4,
+        )
+    dropped = {*texts, *leave_out}
+    kept = {name: part for name, part in observation_space.items() if name not in dropped}
+    return PackedSpace(spaces.Dict(kept))
+
+
+def _is_text(space: spaces.Space[Any]) -> bool:
+    """Return whether a space is one of texts, as MiniGrid's missions are."""
+    if isinstance(space, spaces.Text):
+        return True
+    return space.dtype is not None and np.dtype(space.dtype).kind in "US"
