@@ -8,6 +8,7 @@ from sb3_manygoals.auxiliary import (
     RewardPredictionCallback,
 )
 from sb3_manygoals.checkpoint.callback import ExactCheckpointCallback
+from sb3_manygoals.discrete_actions import DiscreteActions
 from sb3_manygoals.evaluation import MasteryCallback, MasteryResult, evaluate_mastery
 from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.many_goals_dqn import (
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PAPER",
     "AuxiliaryActorCriticPolicy",
+    "DiscreteActions",
     "EpisodeBuffer",
     "ExactCheckpointCallback",
     "GoalBuffer",

@@ -21,7 +21,7 @@ from sb3_manygoals.goals.moved_worlds import refuse_evaluation, worlds_of
 from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.terminal_watch import TerminalWatch
-from sb3_manygoals.validation import check_count, check_number
+from sb3_manygoals.validation import check_count, check_number, how_to_offer_actions
 
 
 class GoalReacher(Protocol):
@@ -346,7 +346,10 @@ def _check(
         check_inside(space, goals, "goals")
     actions = env.single_action_space
     if not isinstance(actions, spaces.Discrete) or actions.start != 0:
-        raise ValueError(f"env must have discrete actions that start at 0, got {actions}")
+        raise ValueError(
+            f"env must have discrete actions that start at 0, got {actions}. "
+            f"{how_to_offer_actions(actions)}"
+        )
     mode = env.metadata.get("autoreset_mode")
     if not isinstance(mode, AutoresetMode):
         raise ValueError(f"env.metadata must say its autoreset_mode, got {mode}")

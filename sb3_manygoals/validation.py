@@ -9,8 +9,6 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike
 
-_RENUMBER = "Renumber the actions by a wrapper, such as gymnasium.wrappers.TransformAction"
-
 
 def check_count(
     name: str, value: Any, at_least: int = 1, of: str = "", floats: bool = False
@@ -103,13 +101,25 @@ def check_action_space(space: Any) -> int:
     :return: the number of actions
     :raises TypeError: if the space is not Discrete, or does not start at 0
     """
-    if not isinstance(space, spaces.Discrete):
-        raise TypeError(f"a Discrete action space that starts at 0 is needed, got {space}")
-    if space.start != 0:
+    if not isinstance(space, spaces.Discrete) or space.start != 0:
         raise TypeError(
-            f"a Discrete action space that starts at 0 is needed, got {space}. {_RENUMBER}"
+            f"a Discrete action space that starts at 0 is needed, got {space}. "
+            f"{how_to_offer_actions(space)}"
         )
     return int(space.n)
+
+
+def how_to_offer_actions(space: Any) -> str:
+    """
+    Say how to wrap an environment whose actions are not numbered from 0, for the end of a message.
+
+    :param space: its action space
+    :return: a sentence without a full stop
+    """
+    if isinstance(space, spaces.Discrete):
+        numbers = f"range({space.start}, {space.start + space.n})"
+        return f"To renumber the actions, wrap it: DiscreteActions(env, {numbers})"
+    return "To offer some of the actions, wrap it: DiscreteActions(env, actions)"
 
 
 def check_chosen(actions: ArrayLike, space: spaces.Space[Any]) -> None:
@@ -129,7 +139,7 @@ def check_chosen(actions: ArrayLike, space: spaces.Space[Any]) -> None:
         if not first <= action <= last:
             raise ValueError(
                 f"action {action} is not in {space}, whose actions are {first} to {last}: SB3's"
-                f" learners count from 0. {_RENUMBER}"
+                f" learners count from 0. {how_to_offer_actions(space)}"
             )
 
 

@@ -18,7 +18,7 @@ from sb3_manygoals.auxiliary.episode_buffer import HISTORY
 from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, check_cells
 from sb3_manygoals.goals.spaces import check_goal_space
 from sb3_manygoals.networks import CNN_FROM, PaddedCNN, UniversalQNetwork
-from sb3_manygoals.validation import check_action_space
+from sb3_manygoals.validation import check_action_space, how_to_offer_actions
 
 Task = Literal["many_goals", "pixel_control", "reward_prediction"]
 
@@ -133,7 +133,7 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
         if not isinstance(action_space, spaces.Discrete):
             raise TypeError(
                 "action_space must be Discrete, as auxiliary tasks learn values of actions, got"
-                f" {action_space}"
+                f" {action_space}. {how_to_offer_actions(action_space)}"
             )
         check_action_space(action_space)
         shape, _ = check_goal_space(observation_space)
