@@ -161,6 +161,27 @@ def packed_parts(observation_space: spaces.Dict, leave_out: tuple[str, ...] = ()
     return PackedSpace(spaces.Dict(kept))
 
 
+def packed_observation(observation: Mapping[str, Any], space: spaces.Space[Any]) -> NDArray[Any]:
+    """
+    Return the observation of a goal observation as policies take it.
+
+    :param observation: with ``"observation"``: one array, packed or not, a dict of arrays, or, of
+        a GoalEnv, its own array, beside ``"achieved_goal"``
+    :param space: space of the observations of goal observations
+    :return: an array of ``space``, or a batch of them
+    :raises ValueError: if parts of the observation are missing, or do not fit their spaces
+    """
+    seen = observation["observation"]
+    if not isinstance(space, PackedSpace):
+        return np.asarray(seen)
+    if isinstance(seen, Mapping):
+        return space.pack(seen)
+    array = np.asarray(seen)
+    if array.dtype == np.uint8 and array.shape[-1:] == space.shape:
+        return array
+    return space.pack(observation)
+
+
 def _is_text(space: spaces.Space[Any]) -> bool:
     """Return whether a space is one of texts, as MiniGrid's missions are."""
     if isinstance(space, spaces.Text):

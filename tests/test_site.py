@@ -50,7 +50,7 @@ def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tm
     learners = (tmp_path / "api" / "learners.html").read_text()
     world = (tmp_path / "api" / "gym_twoRooms.html").read_text()
     # These methods are inherited from classes of this project, the next one from torch.
-    for method in ("predict", "save_world", "set_env", "task_policy"):
+    for method in ("goal_policy", "predict", "save_world", "set_env", "task_policy"):
         assert f'id="sb3_manygoals.ManyGoalsDQN.{method}"' in learners
     assert "register_forward_hook" not in learners
     # The docstring of the world is a page in Markdown, which is left out.

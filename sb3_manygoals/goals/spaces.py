@@ -9,6 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_manygoals.packing import packed_observation
+
 GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """Spaces whose elements can be goals: each is one NumPy array of fixed shape and dtype."""
 
@@ -167,6 +169,46 @@ def check_one_hot(space: spaces.Space[Any], values: NDArray[Any], name: str) -> 
     n_batch_axes = values.ndim - len(shape)
     if n_batch_axes in (0, 1) and values.shape[n_batch_axes:] == shape:
         check_inside(space, values.reshape(-1, *shape), name, numbered=n_batch_axes == 1)
+
+
+def check_goal_obs(space: spaces.Dict, observation: Any, advice: str) -> dict[str, NDArray[Any]]:
+    """
+    Return observation and desired goal as arrays.
+
+    :param space: space of goal observations
+    :param observation: what should be a dict with "observation" and "desired_goal", one of each or
+        a batch of n
+    :param advice: what the user can do if it is none, for the message
+    :return: a dict with these two
+    :raises ValueError: if it is no such dict, or the shapes of both do not fit together
+    :raises OutsideSpaceError: if a number is out of the range of which one-hot vectors can be made
+    """
+    keys = ("observation", "desired_goal")
+    if not isinstance(observation, dict) or not set(keys) <= observation.keys():
+        got = list(observation) if isinstance(observation, dict) else type(observation).__name__
+        raise ValueError(
+            f'observation must be a dict with "observation" and "desired_goal", got {got}: {advice}'
+        )
+    goal_obs = {
+        "observation": packed_observation(observation, space["observation"]),
+        "desired_goal": np.asarray(observation["desired_goal"]),
+    }
+    shapes = [goal_obs[key].shape for key in keys]
+    wanted = [space[key].shape or () for key in keys]
+    batches = [
+        shape[: max(len(shape) - len(of_one), 0)]
+        for shape, of_one in zip(shapes, wanted, strict=True)
+    ]
+    differ = shapes[0] != shapes[1] if wanted[0] == wanted[1] else batches[0] != batches[1]
+    if differ:
+        same = "one shape" if wanted[0] == wanted[1] else f"shapes {wanted[0]} and {wanted[1]}"
+        raise ValueError(
+            f"observation and desired_goal must have {same}, as many of one as of the other, "
+            f"got {shapes[0]} and {shapes[1]}"
+        )
+    for key in keys:
+        check_one_hot(space[key], goal_obs[key], key)
+    return goal_obs
 
 
 def shown(observation: NDArray[Any]) -> str:

@@ -1,5 +1,6 @@
 """ManyGoalsDQN: deep Q-learning of a universal value function, on every transition many goals."""
 
+from sb3_manygoals.many_goals_dqn.goal_policy import GoalPolicy
 from sb3_manygoals.many_goals_dqn.many_goals_dqn import ManyGoalsDQN
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.policies import (
@@ -17,6 +18,7 @@ from sb3_manygoals.many_goals_dqn.task_policy import TaskPolicy
 __all__ = [
     "PAPER",
     "CnnPolicy",
+    "GoalPolicy",
     "ManyGoalsDQN",
     "ManyGoalsPolicy",
     "ManyGoalsReplayBuffer",

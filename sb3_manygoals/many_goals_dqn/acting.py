@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,34 +13,32 @@ from numpy.typing import NDArray
 
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.goals.spaces import check_inside, check_one_hot
+from sb3_manygoals.goals.spaces import check_goal_obs, check_inside
+from sb3_manygoals.many_goals_dqn.goal_policy import (
+    GoalPolicy,
+    actions_of_plan,
+    actions_to_goal,
+    fill_in_greedy,
+)
 from sb3_manygoals.many_goals_dqn.part import ModelPart
-from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
+from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets, plan_bytes
+from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan
+from sb3_manygoals.many_goals_dqn.targets import Targets
 from sb3_manygoals.many_goals_dqn.task_policy import (
     GoalValues,
     Reward,
     TaskPolicy,
     make_task_policy,
 )
-from sb3_manygoals.packing import PackedSpace
+from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.world import WorldModel
-
-
-def _packed(observation: dict[str, Any], space: PackedSpace) -> NDArray[np.uint8]:
-    """Return the packed observation of a goal observation: of a wrapper, a GoalEnv, or a Dict."""
-    seen = observation["observation"]
-    if isinstance(seen, dict):
-        return space.pack(seen)
-    array = np.asarray(seen)
-    if array.dtype == np.uint8 and array.shape[-1:] == space.shape:
-        return array
-    return space.pack(observation)
 
 
 class ActingMixin(ModelPart):
     """
-    The part of :class:`~sb3_manygoals.ManyGoalsDQN` that acts: towards a goal by the network
-    (:meth:`predict`), and for rewards by a policy of its own (:meth:`task_policy`).
+    The part of :class:`~sb3_manygoals.ManyGoalsDQN` that acts: towards a goal by the network or by
+    the plan (:meth:`predict`). It makes policies towards goals by the plan (:meth:`goal_policy`),
+    and for rewards (:meth:`task_policy`).
     """
 
     def predict(
@@ -48,10 +48,12 @@ class ActingMixin(ModelPart):
         episode_start: NDArray[Any] | None = None,
         deterministic: bool = False,
         action_masks: NDArray[Any] | None = None,
+        planned: bool = False,
     ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
         """
-        Return greedy or epsilon-greedy actions of the network. In a batch, random actions are drawn
-        for each observation independently. For a single goal that was never met, it warns once.
+        Return greedy or epsilon-greedy actions, of the network or of the plan. In a batch, random
+        actions are drawn for each observation independently. For a single goal that was never met,
+        it warns once.
 
         :param observation: dict with "observation" and "desired_goal", one of each or a batch of n
         :param state: not used
@@ -60,13 +62,22 @@ class ActingMixin(ModelPart):
             probability ``exploration_rate``, and else greedy
         :param action_masks: whether each action is allowed, shape (A,) or (n, A), as in
             sb3-contrib. None: all are
+        :param planned: whether greedy actions are those of the last plan of ``PlannedTargets``. The
+            network acts where the plan knows no way, in observations that are no known states, for
+            goals that are not planned, and where a mask forbids the planned action. If there is no
+            plan, the network acts, with a warning. :meth:`goal_policy` makes a plan. False: the
+            network acts
         :return: actions, int64, shape (n,), a NumPy integer for one observation; and ``state``
         :raises ValueError: if ``observation`` is not such a dict, a number is out of the range of a
             Discrete, MultiDiscrete or MultiBinary space, or a single goal is outside of its Box.
             Also if masks have another shape, or allow no action
         """
         model = self._model
-        goal_obs = self._check_goal_obs(observation)
+        advice = (
+            "wrap the environment, GoalBufferWrapper(env, model.goal_buffer); for rewards use "
+            "model.task_policy()"
+        )
+        goal_obs = check_goal_obs(model.observation_space, observation, advice)
         if observation is not model._last_obs and not self._is_goal(goal_obs["desired_goal"]):
             # The caller is not training, so the goal may be any.
             self._check_desired_goal(goal_obs["desired_goal"])
@@ -86,50 +97,51 @@ class ActingMixin(ModelPart):
             else:
                 actions = random_allowed(masks, model.rng)
         if explores is None or not explores.all():
+            greedy = np.full(n, -1, dtype=np.int64)
+            if planned:
+                greedy = self._planned_actions(tensors)
             model.policy.set_training_mode(False)
             with th.no_grad():
-                q = model.policy.action_values(tensors)
-            if masks is not None:
-                q = q.masked_fill(~th.as_tensor(masks, device=model.device), -th.inf)
-            greedy = q.argmax(dim=1).cpu().numpy()
+                fill_in_greedy(
+                    greedy,
+                    self._action_values,
+                    tensors["observation"],
+                    tensors["desired_goal"],
+                    masks,
+                )
             actions = greedy if explores is None else np.where(explores, actions, greedy)
         return actions if vectorized else actions[0], state
 
-    def _check_goal_obs(
-        self, observation: NDArray[Any] | dict[str, NDArray[Any]]
-    ) -> dict[str, NDArray[Any]]:
-        """Return observation and desired goal as arrays. Raise a ValueError if they are wrong."""
+    @property
+    def _acting_network(self) -> UniversalQNetwork:
+        """The network by which greedy actions are chosen."""
+        policy = self._model.policy
+        return policy.q_net if policy.q_net_ema is None else policy.q_net_ema
+
+    def _action_values(self, observations: th.Tensor, goals: th.Tensor) -> th.Tensor:
+        """Return the values of all actions by which greedy ones are chosen, shape (n, A)."""
+        return self._model.policy.action_values(
+            {"observation": observations, "desired_goal": goals}
+        )
+
+    def _planned_actions(self, tensors: dict[str, th.Tensor]) -> NDArray[np.int64]:
+        """Return the actions of the last plan, -1 where it knows none, shape (n,)."""
         model = self._model
-        keys = ("observation", "desired_goal")
-        if not isinstance(observation, dict) or not set(keys) <= observation.keys():
-            got = list(observation) if isinstance(observation, dict) else type(observation).__name__
-            raise ValueError(
-                f'observation must be a dict with "observation" and "desired_goal", got {got}: '
-                "wrap the environment, GoalBufferWrapper(env, model.goal_buffer); for rewards use "
-                "model.task_policy()"
+        targets = getattr(model, "targets", None)
+        if not isinstance(targets, PlannedTargets) or targets.planned_at is None:
+            model._warn_once(
+                "no plan",
+                "planned=True, but the model has no plan, so its network acts. model.goal_policy() "
+                "makes a plan of what is known",
             )
-        goal_obs = {"desired_goal": np.asarray(observation["desired_goal"])}
-        space = model.observation_space["observation"]
-        if isinstance(space, PackedSpace):
-            goal_obs["observation"] = _packed(observation, space)
-        else:
-            goal_obs["observation"] = np.asarray(observation["observation"])
-        shapes = [goal_obs[key].shape for key in keys]
-        wanted = [model.observation_space[key].shape or () for key in keys]
-        batches = [
-            shape[: max(len(shape) - len(of_one), 0)]
-            for shape, of_one in zip(shapes, wanted, strict=True)
-        ]
-        differ = shapes[0] != shapes[1] if wanted[0] == wanted[1] else batches[0] != batches[1]
-        if differ:
-            same = "one shape" if wanted[0] == wanted[1] else f"shapes {wanted[0]} and {wanted[1]}"
-            raise ValueError(
-                f"observation and desired_goal must have {same}, as many of one as of the other, "
-                f"got {shapes[0]} and {shapes[1]}"
-            )
-        for key in keys:
-            check_one_hot(model.observation_space[key], goal_obs[key], key)
-        return goal_obs
+            return np.full(len(tensors["observation"]), -1, dtype=np.int64)
+        assert model.goal_buffer is not None
+        observations, goals = (
+            tensors[key].cpu().numpy().astype(model.observation_space[key].dtype, copy=False)
+            for key in ("observation", "desired_goal")
+        )
+        state_ids, _ = model.goal_buffer.look_up(observations)
+        return targets.plan.best_actions(state_ids, model.goal_buffer.stand_ins(goals))
 
     def _is_goal(self, desired: NDArray[Any]) -> bool:
         """Return whether this is a single goal that is known. Of such a goal all is in order."""
@@ -214,17 +226,14 @@ class ActingMixin(ModelPart):
         """
         model = self._model
         goal_buffer, world = self._rewarded_goals()
-        # A model without an environment has no targets.
-        targets = getattr(model, "targets", None)
-        kind = model._first_target_class if targets is None else type(targets)
-        can_plan = issubclass(kind, PlannedTargets) and world.n_counted > 0
+        can_plan = issubclass(self._target_class, PlannedTargets) and world.n_counted > 0
         if planned and not can_plan:
             raise ValueError(
                 "planned=True needs PlannedTargets and a world in which transitions were made, see "
                 "load_world"
             )
         return make_task_policy(
-            model.q_net if model.policy.q_net_ema is None else model.policy.q_net_ema,
+            self._acting_network,
             world,
             goal_buffer,
             model.action_space,
@@ -233,3 +242,88 @@ class ActingMixin(ModelPart):
             gamma,
             planned=can_plan and planned is not False,
         )
+
+    def goal_policy(self, goal: NDArray[Any] | None = None) -> GoalPolicy:
+        """
+        Make a policy that follows a plan to goals, and the network where the plan knows no way. Its
+        actions are planned in the model of the world, so they need no network that has learned:
+        random steps are enough.
+
+        Without ``goal``, it takes goal observations, and has the plan that the model acts by while
+        it learns. If the model has none yet, it plans for all its goals now, within
+        ``max_plan_bytes``. With ``goal``, it takes observations of the environment without goals,
+        and plans for this goal now. It then stays at the goal, where an action does that.
+
+        :param goal: the goal to pursue, an array of the shape and dtype of the space of goals,
+            which is that of the observations by default. If it was held out, it is not planned for,
+            and the network acts. None: the goals that observations say
+        :return: an SB3 policy, which does not change when the model learns
+        :raises TypeError: if the goals are in the replay memory
+        :raises ValueError: if targets are not ``PlannedTargets``, the model knows no transitions,
+            or ``goal`` is not in the space of goals
+        :raises MemoryError: if the plan does not fit into the available memory
+        """
+        model = self._model
+        goals, world = self._plannable_world()
+        space: spaces.Space[Any] = model.observation_space
+        if goal is not None:
+            goal = goals.check_goals(goal, "goal", axes=0).copy()
+            space = model.observation_space["observation"]
+            unknown = goals.describe_unknown(goal[None])
+            if unknown is not None:
+                warnings.warn(unknown, stacklevel=2)
+            table = actions_to_goal(world, goals, goal, model.gamma)
+        else:
+            plan = self._plan_of_now(goals, world)
+            table = actions_of_plan(plan, goals, int(model.action_space.n))
+            n_planned = table.actions.shape[1]
+            if n_planned < len(goals):
+                warnings.warn(
+                    f"{n_planned} of {len(goals)} goals are in the plan: the network acts for the "
+                    "others. goal_policy(goal) plans for any one of them",
+                    stacklevel=2,
+                )
+        q_net = copy.deepcopy(self._acting_network)
+        return GoalPolicy(space, model.action_space, q_net, table, goal)
+
+    def _plannable_world(self) -> tuple[GoalBuffer, WorldModel]:
+        """Return goals and the world, or raise an error if nothing can be planned in it."""
+        model = self._model
+        if model.goals_in_replay:
+            raise TypeError(
+                "the goals of this model are in its replay memory, and are forgotten: it cannot "
+                "plan for them"
+            )
+        if not issubclass(self._target_class, PlannedTargets):
+            raise ValueError(
+                "goal_policy needs PlannedTargets, the targets of this model are "
+                f"{self._target_class.__name__}: observations must recur, see the guide"
+            )
+        if model.goal_buffer is None or model.world is None or model.world.n_counted == 0:
+            raise ValueError(
+                "goal_policy needs a world in which transitions were made, the model knows none: "
+                "let it learn, or call load_world"
+            )
+        return model.goal_buffer, model.world
+
+    @property
+    def _target_class(self) -> type[Targets]:
+        """The class of the targets. A model without an environment has no targets."""
+        targets = getattr(self._model, "targets", None)
+        return self._model._first_target_class if targets is None else type(targets)
+
+    def _plan_of_now(self, goals: GoalBuffer, world: WorldModel) -> AllGoalsPlan:
+        """Return the plan that the model has, or make one that it does not keep."""
+        model = self._model
+        targets = getattr(model, "targets", None)
+        if isinstance(targets, PlannedTargets) and targets.planned_at is not None:
+            return targets.plan
+        plan = AllGoalsPlan(
+            model.gamma,
+            model.goal_reward,
+            model.step_reward,
+            plan_bytes((model.target_kwargs or {}).get("max_plan_bytes")),
+            model.seed,
+        )
+        plan.refresh(world, goals, converge=True)
+        return plan

@@ -582,7 +582,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         if self._n_updates == 0 and self._total_timesteps <= first_update:
             plans = ""
             if isinstance(self.targets, PlannedTargets):
-                plans = " by the network. task_policy() plans in what was met"
+                plans = " by the network. goal_policy() and task_policy() plan in what was met"
             warnings.warn(
                 f"learning_starts={self.learning_starts} random steps{rollouts} come before an "
                 f"update, and training ends after {self._total_timesteps}: nothing is learned"

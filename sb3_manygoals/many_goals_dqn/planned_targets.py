@@ -123,13 +123,11 @@ class PlannedTargets(Targets):
             )
         # This is the value of a goal reached, so distances grow from 0.
         self.initial_value = context.goal_reward
-        if max_plan_bytes is None:
-            max_plan_bytes = max(min(_DEFAULT_PLAN_BYTES, share_of_memory(0.5)), 1)
         self.plan = AllGoalsPlan(
             context.gamma,
             context.goal_reward,
             context.step_reward,
-            max_bytes=check_count("max_plan_bytes", max_plan_bytes, floats=True),
+            max_bytes=plan_bytes(max_plan_bytes),
             seed=context.seed,
         )
         if self.plan.step_cost <= 0.0:
@@ -552,6 +550,20 @@ class PlannedTargets(Targets):
         self._planned_last = state["planned_last"]
         self.is_discovering = state["is_discovering"]
         self._looked_at = tuple(state["looked_at"])
+
+
+def plan_bytes(max_plan_bytes: int | None) -> int:
+    """
+    Return the memory that a plan may take.
+
+    :param max_plan_bytes: what the user gave, in bytes. None: 4 GiB, or half of the available
+        memory, if that is less
+    :return: bytes
+    :raises ValueError: if it is not a positive whole number
+    """
+    if max_plan_bytes is None:
+        max_plan_bytes = max(min(_DEFAULT_PLAN_BYTES, share_of_memory(0.5)), 1)
+    return check_count("max_plan_bytes", max_plan_bytes, floats=True)
 
 
 def _known_share(best: NDArray[np.signedinteger[Any]]) -> float:

@@ -44,7 +44,7 @@ def test_a_training_in_which_nothing_is_learned_is_a_warning():
     with pytest.warns(UserWarning, match=expected) as caught:
         make_model().learn(20)
     assert caught[0].filename == __file__
-    end = "nothing is learned by the network. task_policy() plans in what was met"
+    end = "nothing is learned by the network. goal_policy() and task_policy() plan in what was met"
     assert str(caught[0].message).endswith(end)
 
 
