@@ -240,6 +240,14 @@ class EnvReached:
         """Return what the method says of a batch."""
         return self._call_env(self.method, achieved, desired, [{} for _ in achieved])
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A saved model is bound to the next environment that it gets.
+        return {**vars(self), "_call_env": _no_env}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> EnvReached:
+        # A copy would ask the same environment.
+        return self
+
     def __call__(self, achieved: NDArray[Any], desired: NDArray[Any]) -> NDArray[np.bool_]:
         """
         Return which achievements reach the goals beside them.
@@ -273,6 +281,14 @@ def env_sets_goals(goals_from: GoalsFrom, source: ObservationSource) -> bool:
             f"{', '.join(_GOAL_ENV_KEYS)}, got {source.observation_space}"
         )
     return source.is_goal_env and goals_from != "achieved"
+
+
+def _no_env(name: str, *args: Any) -> Any:
+    """Stand for the environment that a loaded model does not have yet."""
+    raise ValueError(
+        f"{name} of the environment says which goals are reached, and there is no environment: "
+        "load the model with one, load(path, env)"
+    )
 
 
 def caller_of(env: gym.Env[Any, Any] | VecEnv) -> CallEnv:

@@ -83,7 +83,7 @@ def test_an_update_with_a_learning_rate_of_0_does_not_count_as_learning():
             (0, -1.0, 4e-7, "4", True, float("nan"), float("inf")),
             "a number in [1e-06, 1000]",
         ),
-        ("policy", ("Policy",), "one of CnnPolicy, MlpPolicy"),
+        ("policy", ("Policy",), "one of CnnPolicy, MlpPolicy, MultiInputPolicy"),
         ("policy_kwargs.head", ("sum",), "one of 'bilinear', 'distance'"),
         ("policy_kwargs.ema_decay", (1.0,), "a number in [0, 1)"),
         ("policy_kwargs.embedding_dim", (0,), COUNT),
@@ -307,7 +307,7 @@ def test_a_gamma_of_0_is_learned_where_values_are_bootstrapped():
 def test_the_wrappers_that_an_error_names_make_goals_of_observations(world):
     pytest.importorskip("minigrid")
     with pytest.raises(TypeError, match="cannot be treated as a space of goals") as caught:
-        make_model(world())
+        GoalBuffer(world().observation_space)
     ways = str(caught.value).partition("is one such array: ")[2].split("; or ")
     assert ways
     for way in ways:
