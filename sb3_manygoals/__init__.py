@@ -14,8 +14,10 @@ from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrap
 from sb3_manygoals.many_goals_dqn import (
     PAPER,
     ManyGoalsDQN,
+    NoEnv,
     PlannedTargets,
     TDTargets,
+    Transitions,
 )
 from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 from sb3_manygoals.tabular import TabularAllGoals
@@ -37,12 +39,14 @@ __all__ = [
     "ManyGoalsFrameReplayBuffer",
     "MasteryCallback",
     "MasteryResult",
+    "NoEnv",
     "PixelControlCallback",
     "PlannedTargets",
     "RewardPredictionCallback",
     "RewardPredictor",
     "TDTargets",
     "TabularAllGoals",
+    "Transitions",
     "VecGoalBufferWrapper",
     "evaluate_mastery",
     "transfer_trunk",

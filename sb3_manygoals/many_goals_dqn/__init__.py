@@ -9,6 +9,7 @@ from sb3_manygoals.many_goals_dqn.policies import (
     MlpPolicy,
     MultiInputPolicy,
 )
+from sb3_manygoals.many_goals_dqn.recorded import NoEnv, Transitions
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.many_goals_dqn.settings import PAPER
@@ -25,11 +26,13 @@ __all__ = [
     "ManyGoalsSamples",
     "MlpPolicy",
     "MultiInputPolicy",
+    "NoEnv",
     "PlannedTargets",
     "ReplayGoals",
     "TDTargets",
     "TargetContext",
     "Targets",
     "TaskPolicy",
+    "Transitions",
     "UpdateBatch",
 ]

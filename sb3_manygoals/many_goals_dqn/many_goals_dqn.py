@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -24,7 +25,11 @@ from stable_baselines3.common.type_aliases import (
     TrainFreq,
     TrainFrequencyUnit,
 )
-from stable_baselines3.common.utils import LinearSchedule, update_learning_rate
+from stable_baselines3.common.utils import (
+    LinearSchedule,
+    configure_logger,
+    update_learning_rate,
+)
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn import DQN
 
@@ -51,6 +56,7 @@ from sb3_manygoals.many_goals_dqn.policies import (
     MultiInputPolicy,
 )
 from sb3_manygoals.many_goals_dqn.progress import PlanProgressBarCallback
+from sb3_manygoals.many_goals_dqn.recorded import Transitions, take_in
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.many_goals_dqn.saving import SavingMixin
@@ -74,6 +80,8 @@ _MOST_GOALS_TO_FIT = 10_000
 _MOST_NUMBERS_TO_FIT = 2**26
 # For the log interval, which is a number of goal episodes, so many updates count as one episode.
 _UPDATES_PER_EPISODE = 5
+# From recorded transitions, so many updates are made between two looks at plans and schedules.
+_UPDATES_FROM_DATA_TOGETHER = 50
 
 
 class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
@@ -933,6 +941,63 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
             self._log_interval = None
             self._is_learning = False
         self._warn_of_alike_goals()
+        return self
+
+    def learn_from(
+        self: SelfManyGoalsDQN,
+        transitions: Transitions,
+        n_updates: int | None = None,
+        tb_log_name: str = "ManyGoalsDQN",
+    ) -> SelfManyGoalsDQN:
+        """
+        Learn from recorded transitions, without a step of an environment. Updates are made as in a
+        training of as many steps, in which all transitions are known from the beginning.
+
+        Build the model with ``NoEnv(observation_space, action_space)`` in place of an environment,
+        or with the environment in which it shall learn on.
+
+        :param transitions: the recorded transitions
+        :param n_updates: greatest number of updates. None: ``updates_per_step`` for each transition
+        :param tb_log_name: name of the run for TensorBoard
+        :return: the model
+        :raises ValueError: if observations do not fit the model's space, an action is none of its
+            actions, or the model has masks, which recorded transitions do not have
+        :raises TypeError: if goals are in the replay memory
+        """
+        if self.goals_in_replay or self.action_masks:
+            kind = "goals_in_replay" if self.goals_in_replay else "action_masks"
+            raise ValueError(f"learn_from cannot be used with {kind}")
+        if self.n_envs != 1:
+            raise ValueError(f"learn_from needs a model of one environment, got {self.n_envs}")
+        self._require_env()
+        take_in(self, transitions)
+        rate = _DEFAULT_UPDATES_PER_STEP if self.updates_per_step is None else self.updates_per_step
+        n_due = int(rate * len(transitions))
+        if n_updates is not None:
+            n_due = check_count("n_updates", n_updates)
+        # Time passes as if the transitions were made now, so that schedules see all of it.
+        n_rollouts = max(1, n_due // _UPDATES_FROM_DATA_TOGETHER)
+        shares = np.diff(np.linspace(0, n_due, n_rollouts + 1).astype(int)).tolist()
+        begin = self.num_timesteps
+        self._total_timesteps = begin + len(transitions)
+        if not self._custom_logger:
+            self._logger = configure_logger(
+                self.verbose, self.tensorboard_log, tb_log_name, reset_num_timesteps=True
+            )
+        self.start_time = time.time_ns()
+        self._pacer.restart()
+        self._is_learning = True
+        try:
+            for number, n_now in enumerate(shares, 1):
+                last = self.num_timesteps
+                self.num_timesteps = begin + len(transitions) * number // n_rollouts
+                self._current_progress_remaining = 1.0 - (number - 1) / n_rollouts
+                if self.targets.uses_target_network:
+                    self.targets.after_step(self.num_timesteps, self.num_timesteps - last)
+                self.train(n_now, self.batch_size)
+        finally:
+            self._is_learning = False
+            self._paced_timesteps = self._total_timesteps
         return self
 
     def _complete(self, fault: errors.Fault) -> None:
