@@ -97,6 +97,10 @@ OTHERS = {
         "speed.learning:LearningConfig",
         "Time training beside random steps in the world alone, and measure mastery.",
     ),
+    "goals": (
+        "goals:GoalsConfig",
+        "Success in worlds whose states and goals are what the user says, beside DQN with HER.",
+    ),
     "gpu": (
         "gpu:GPUConfig",
         "What a GPU is worth: tests, speed, mastery, the paper's recipe, within some minutes.",

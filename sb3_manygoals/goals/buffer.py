@@ -20,7 +20,7 @@ from sb3_manygoals.memory_limits import check_memory, share_of_memory
 from sb3_manygoals.validation import check_count
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, StateKey
 
-KINDS_OF_GOALS = ("state_key", "goal", "goal_space", "reached")
+KINDS_OF_GOALS = ("state_key", "goal", "goal_space", "reached", "goal_list")
 """Arguments of a goal buffer that say what a state is, and what a goal."""
 
 # The capacity of a goal buffer by default, where there is the memory for it.
@@ -66,6 +66,8 @@ class GoalBuffer:
     :param reached: greatest Euclidean distance at which an achievement reaches a goal, or a
         function of n achievements and n goals that returns for each pair whether it does. None:
         they must be equal, or of one state if there is no ``goal``
+    :param goal_list: the only goals, shape ``(m, *goal_space.shape)``. None: all that is achieved
+        becomes a goal
     :raises TypeError: if observations or achievements cannot be goals, or a function is none
     :raises ValueError: if ``capacity`` is not a positive whole number, ``held_out`` does not fit
         the space of goals, or ``goal`` fails for a random observation and there is no
@@ -85,6 +87,7 @@ class GoalBuffer:
         goal: GoalFunction | None = None,
         goal_space: spaces.Space[Any] | None = None,
         reached: float | Reached | None = None,
+        goal_list: NDArray[Any] | None = None,
     ) -> None:
         self.observation_shape, self.observation_dtype = check_goal_space(observation_space)
         self.observation_space = observation_space
@@ -110,6 +113,16 @@ class GoalBuffer:
             {"goals": self.capacity * self._size_of_goal},
             "choose a smaller capacity",
         )
+        self._goal_list: NDArray[Any] | None = None
+        if goal_list is not None and goal is None:
+            raise ValueError("goal_list needs goal, the function that says what is achieved")
+        if goal_list is not None:
+            self._goal_list = self.check_shape(goal_list, "goal_list")
+            if not 0 < len(self._goal_list) <= self.capacity:
+                raise ValueError(
+                    f"goal_list must have from 1 to {self.capacity} goals, got "
+                    f"{len(self._goal_list)}"
+                )
         if held_out is None:
             held_out = np.zeros((0, *self.shape), dtype=self.dtype)
         self._held_out = self._states_of_goals(1)
@@ -169,7 +182,10 @@ class GoalBuffer:
         self._n_labeled = 0
         # The goal id of each state. The last entry is for UNKNOWN, which is -1.
         self._goal_of_state = np.full(self.states.capacity + 1, UNKNOWN)
-        self._state_of_goal = np.empty(self.capacity, dtype=np.int64)
+        self._state_of_goal = np.full(self.capacity, UNKNOWN)
+        if self._goal_list is not None:
+            self._achieved_goals.add(self._goal_list)
+            self._n_goals = len(self._achieved_goals)
 
     def __len__(self) -> int:
         return self._n_goals
@@ -218,7 +234,7 @@ class GoalBuffer:
     def state_ids(self) -> NDArray[np.int64]:
         """
         The first known state that achieves each goal, in the order of the goals' ids, shape
-        ``(len(self),)``.
+        ``(len(self),)``. ``UNKNOWN`` for a goal of ``goal_list`` that no state achieved.
         """
         return self._state_of_goal[: self._n_goals]
 
@@ -317,9 +333,12 @@ class GoalBuffer:
             may_be_goals = ~self.is_held_out(achieved)
             new = new[may_be_goals]
             achieved = achieved[may_be_goals]
-        goal_ids = self._achieved_goals.add(achieved)
+        if self._goal_list is None:
+            goal_ids = self._achieved_goals.add(achieved)
+        else:
+            goal_ids = self._achieved_goals.ids(achieved)
         self._goal_of_state[new] = goal_ids
-        is_first = goal_ids >= self._n_goals
+        is_first = (goal_ids != UNKNOWN) & (self._state_of_goal[goal_ids] == UNKNOWN)
         # Of several states, the one that is written last remains.
         self._state_of_goal[goal_ids[is_first][::-1]] = new[is_first][::-1]
         self._n_goals = len(self._achieved_goals)
@@ -685,6 +704,7 @@ class GoalBuffer:
             "capacity": self.capacity,
             "held_out": self._held_out.observations.copy(),
             "state_key": self.state_key,
+            "goal_list": self._goal_list,
             **self.achievement.config,
         }
 

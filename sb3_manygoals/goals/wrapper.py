@@ -119,6 +119,7 @@ class GoalBufferWrapper(
     :param goal_space: space of what ``goal`` returns. None: it is found by calling ``goal``
     :param reached: greatest distance at which an achievement reaches a goal, or a function that
         says whether it does. None: they must be equal, or a GoalEnv says it
+    :param goal_list: the only goals, shape ``(m, *goal_space.shape)``. None: all that is achieved
     :param goals_from: "env" to pursue the goals that a GoalEnv sets, "achieved" to pursue goals
         that were achieved. "auto": "env" where the environment is a GoalEnv
     :raises TypeError: if the observations cannot be goals, ``goal_buffer`` is no GoalBuffer, or
@@ -141,6 +142,7 @@ class GoalBufferWrapper(
         goal: GoalFunction | None = None,
         goal_space: spaces.Space[Any] | None = None,
         reached: float | Reached | None = None,
+        goal_list: NDArray[Any] | None = None,
         goals_from: GoalsFrom = "auto",
     ) -> None:
         kinds: dict[str, Any] = {
@@ -148,6 +150,7 @@ class GoalBufferWrapper(
             "goal": goal,
             "goal_space": goal_space,
             "reached": reached,
+            "goal_list": goal_list,
         }
         settings: dict[str, Any] = {
             "goal_buffer": goal_buffer,
@@ -371,6 +374,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :param goal_space: space of what ``goal`` returns. None: it is found by calling ``goal``
     :param reached: greatest distance at which an achievement reaches a goal, or a function that
         says whether it does. None: they must be equal, or a GoalEnv says it
+    :param goal_list: the only goals, shape ``(m, *goal_space.shape)``. None: all that is achieved
     :param goals_from: "env" to pursue the goals that a GoalEnv sets, "achieved" to pursue goals
         that were achieved. "auto": "env" where the environment is a GoalEnv
     :raises TypeError: if the observations cannot be goals, ``goal_buffer`` is no GoalBuffer, or
@@ -394,6 +398,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         goal: GoalFunction | None = None,
         goal_space: spaces.Space[Any] | None = None,
         reached: float | Reached | None = None,
+        goal_list: NDArray[Any] | None = None,
         goals_from: GoalsFrom = "auto",
     ) -> None:
         if not can_reset_single_envs(venv):
@@ -411,6 +416,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             "goal": goal,
             "goal_space": goal_space,
             "reached": reached,
+            "goal_list": goal_list,
         }
         self._source = ObservationSource(venv.observation_space)
         self._env_sets_goals = env_sets_goals(goals_from, self._source)

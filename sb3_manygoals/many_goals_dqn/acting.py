@@ -179,7 +179,8 @@ class ActingMixin(ModelPart):
             environment
         """
         goal_buffer, world = self._rewarded_goals()
-        return world.mean_rewards[goal_buffer.state_ids]
+        # A goal that no known state achieves has the state -1, behind which there is NaN.
+        return np.append(world.mean_rewards, np.nan)[goal_buffer.state_ids]
 
     def _rewarded_goals(self) -> tuple[GoalBuffer, WorldModel]:
         """Return goals and the world, or raise an error if no rewards are known."""

@@ -318,6 +318,12 @@ def _task_of_reward(goals: GoalBuffer, reward: Reward) -> Task:
 
 def _task_of_arrivals(world: WorldModel, goals: GoalBuffer, gamma: float) -> Task:
     """Return the task of the environment's own rewards, by their means on arriving at goals."""
+    is_achieved = goals.state_ids != UNKNOWN
+    if not is_achieved.all():
+        raise ValueError(
+            f"{int((~is_achieved).sum())} of {len(goals)} listed goals were never achieved: give "
+            "reward, a number for each goal"
+        )
     state_ids = goals.state_ids
     rewards = np.nan_to_num(world.mean_rewards[state_ids])
     arrivals = world.arrivals[state_ids]
@@ -404,7 +410,7 @@ def _check_rewarded(world: WorldModel, goals: GoalBuffer, n_rewarded: int, n_goi
     that do not end the episode.
     """
     is_goal = np.zeros(len(world.arrivals), np.bool_)
-    is_goal[goals.state_ids] = True
+    is_goal[goals.state_ids[goals.state_ids != UNKNOWN]] = True
     elsewhere = float(world.arrival_rewards[~is_goal].sum())
     where = "observations that are no goals, as they were held out or the goal buffer was full"
     if n_rewarded == 0:

@@ -1,0 +1,313 @@
+"""Worlds whose states and goals are what the user says: keys, parts, tolerances, GoalEnvs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorObservationWrapper
+from numpy.typing import NDArray
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.type_aliases import GymEnv
+
+import gym_twoRooms  # noqa: F401 - registers its worlds
+from gym_twoRooms.goals import agent_cell, agent_cell_and_doors
+from gym_twoRooms.mdp import TwoRoomsMDP
+from sb3_manygoals import DiscreteActions, GymnasiumVecEnv
+
+_PAPER_MAP = "TwoRoomsSwitch-v0"
+_NOISE = 20
+_MAZE_NAMES = {"maze-umaze": "PointMaze_UMaze-v3", "maze-medium": "PointMaze_Medium-v3"}
+
+
+class Noisy(VectorObservationWrapper):
+    """
+    Pictures with uniform noise in every channel of every pixel.
+
+    :param env: vector environment of pictures
+    :param noise: greatest noise, of 255
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], noise: int = _NOISE) -> None:
+        super().__init__(env)
+        self.noise = noise
+        self._rng = np.random.default_rng(0)
+
+    def observations(self, observations: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """
+        Add noise.
+
+        :param observations: pictures, uint8
+        """
+        noise = self._rng.integers(-self.noise, self.noise + 1, observations.shape)
+        noisy: NDArray[np.int64] = np.clip(observations.astype(np.int64) + noise, 0, 255)
+        return noisy.astype(np.uint8)
+
+
+class Clock(VectorObservationWrapper):
+    """
+    Pictures whose first pixel counts up, from 0 to 255 and again.
+
+    :param env: vector environment of pictures
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        self._time = 0
+
+    def observations(self, observations: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """
+        Let the clock go on.
+
+        :param observations: pictures, uint8
+        """
+        self._time = (self._time + 1) % 256
+        seen = observations.copy()
+        seen[:, 0, 0] = self._time
+        return seen
+
+
+def without_clock(observation: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """
+    Return a picture without its first pixel.
+
+    :param observation: picture, uint8, shape (height, width, 3)
+    """
+    return observation.reshape(-1)[3:]
+
+
+class NearestColors:
+    """
+    The colors of a noisy picture, each as the number of the nearest color without noise.
+
+    :param colors: the colors that occur, uint8, shape (n, 3)
+    """
+
+    def __init__(self, colors: NDArray[np.uint8]) -> None:
+        self.colors = colors.astype(np.int64)
+
+    def __call__(self, observation: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """
+        Return the numbers of the nearest colors.
+
+        :param observation: picture, uint8, shape (height, width, 3)
+        :return: uint8, shape (height, width)
+        """
+        distances = np.abs(observation[:, :, None].astype(np.int64) - self.colors).sum(axis=3)
+        nearest: NDArray[np.int64] = distances.argmin(axis=2)
+        return nearest.astype(np.uint8)
+
+
+class RandomGoalBits(BitFlippingEnv):
+    """
+    SB3's BitFlippingEnv with a random goal in each episode. Its own goal is always all ones.
+
+    :param n_bits: number of bits, and of steps of an episode
+    """
+
+    def __init__(self, n_bits: int) -> None:
+        super().__init__(n_bits=n_bits, continuous=False, max_steps=n_bits)
+        self._rng = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """
+        Begin an episode with a random goal.
+
+        :param seed: seed of state and goal
+        :param options: not used
+        """
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self.desired_goal = self._rng.integers(0, 2, len(self.desired_goal)).astype(np.int8)
+        return super().reset(seed=seed)
+
+
+class NoisyRoom(gym.Env[Any, Any]):
+    """
+    A point in a unit square with a wall in the middle, which has a gap at the top.
+
+    Eight actions move it by .05 with Gaussian noise of .005. It observes its place with Gaussian
+    noise of .005, as a GoalEnv of goals within a distance.
+
+    :param distance: greatest distance at which a goal is reached
+    :param n_steps: steps of an episode
+    """
+
+    def __init__(self, distance: float, n_steps: int = 100) -> None:
+        self.distance = distance
+        self.n_steps = n_steps
+        box = spaces.Box(0.0, 1.0, (2,), np.float32)
+        self.observation_space = spaces.Dict(
+            {"observation": box, "achieved_goal": box, "desired_goal": box}
+        )
+        self.action_space = spaces.Discrete(8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """
+        Begin an episode in a random place with a random goal.
+
+        :param seed: seed of everything random
+        :param options: not used
+        """
+        super().reset(seed=seed)
+        self._place = self.np_random.random(2)
+        self._goal = self.np_random.random(2).astype(np.float32)
+        self._n_steps = 0
+        return self._seen(), {"is_success": False}
+
+    def _seen(self) -> dict[str, NDArray[np.float32]]:
+        """Return place and goal, the place with noise."""
+        noisy = self._place + 0.005 * self.np_random.standard_normal(2)
+        seen = np.clip(noisy, 0.0, 1.0).astype(np.float32)
+        return {"observation": seen, "achieved_goal": seen.copy(), "desired_goal": self._goal}
+
+    def step(self, action: Any) -> Any:
+        """
+        Move.
+
+        :param action: one of eight directions
+        """
+        angle = int(action) * np.pi / 4
+        move = 0.05 * np.array([np.cos(angle), np.sin(angle)])
+        place = self._place + move + 0.005 * self.np_random.standard_normal(2)
+        crosses = (place[0] - 0.5) * (self._place[0] - 0.5) < 0 and place[1] < 0.8
+        if not crosses:
+            self._place = np.clip(place, 0.0, 1.0)
+        self._n_steps += 1
+        seen = self._seen()
+        reward = float(self.compute_reward(seen["achieved_goal"], seen["desired_goal"], {}))
+        info = {"is_success": reward == 0.0}
+        return seen, reward, reward == 0.0, self._n_steps >= self.n_steps, info
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """
+        Return 0 where the goal is reached, and else -1.
+
+        :param achieved_goal: places, shape (*batch, 2)
+        :param desired_goal: goals, the same shape
+        :param info: not used
+        """
+        distance = np.linalg.norm(np.subtract(achieved_goal, desired_goal), axis=-1)
+        return -(distance > self.distance).astype(np.float64)
+
+
+def grid_cell(size: NDArray[np.float64], observation: NDArray[Any]) -> NDArray[np.int16]:
+    """
+    Return the cell of a grid in which an observation is.
+
+    :param size: sides of a cell, in the units of the observation
+    :param observation: numbers, the same shape
+    """
+    return np.floor(observation / size).astype(np.int16)
+
+
+@dataclass(frozen=True)
+class GoalWorld:
+    """A world, what a state and a goal are in it, and how success is measured."""
+
+    make: Callable[[], GymEnv]
+    """Makes the environment to learn in."""
+    steps: int
+    """Environment steps of a training."""
+    policy: str = "MlpPolicy"
+    """The policy of ManyGoalsDQN."""
+    goals: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the goal wrapper."""
+    max_steps: int = 200
+    """Steps within which a goal must be reached when success is measured."""
+    goal_env: Callable[[], gym.Env[Any, Any]] | None = None
+    """
+    Makes a GoalEnv, of which episodes with its own goals are measured. None: all known goals are
+    measured, each from a start of the world.
+    """
+    episodes: int = 500
+    """Episodes of a GoalEnv that are measured."""
+
+
+def _two_rooms(wrap: Callable[[Any], Any] | None = None, n_envs: int = 64) -> GymnasiumVecEnv:
+    """Return worlds with the paper's map."""
+    env: Any = gym.make_vec(_PAPER_MAP, num_envs=n_envs, autoreset_mode=AutoresetMode.DISABLED)
+    return GymnasiumVecEnv(env if wrap is None else wrap(env))
+
+
+def _colors() -> NDArray[np.uint8]:
+    """Return the colors of the paper's map."""
+    mdp: TwoRoomsMDP = gym.make(_PAPER_MAP).unwrapped.mdp  # type: ignore[attr-defined]
+    return np.unique(mdp.observations.reshape(-1, 3), axis=0)
+
+
+def _maze(name: str) -> gym.Env[Any, Any]:
+    """Return a maze with nine forces."""
+    import gymnasium_robotics
+
+    gym.register_envs(gymnasium_robotics)
+    return DiscreteActions.grid(gym.make(_MAZE_NAMES[name]), 3)
+
+
+def _in_maze(observation: NDArray[np.float64]) -> NDArray[np.int16]:
+    """Return the cell of place and velocity of a point in a maze."""
+    return grid_cell(np.array([0.25, 0.25, 1.0, 1.0]), observation + np.array([0, 0, 0.5, 0.5]))
+
+
+def _in_car(observation: NDArray[np.float32]) -> NDArray[np.int16]:
+    """Return the cell of a car, of 40 x 40 cells."""
+    return grid_cell(np.array([1.8 / 40, 0.14 / 40]), observation)
+
+
+def _in_room(observation: NDArray[np.float32]) -> NDArray[np.int16]:
+    """Return the cell of a point in a room."""
+    return grid_cell(np.array([0.05, 0.05]), observation)
+
+
+def worlds() -> dict[str, Callable[[], GoalWorld]]:
+    """Return a function for each name that makes the world."""
+
+    def bits(n: int) -> GoalWorld:
+        return GoalWorld(
+            lambda: BitFlippingEnv(n_bits=n, continuous=False, max_steps=n),
+            30_000,
+            "MultiInputPolicy",
+            {"goals_from": "achieved"},
+            goal_env=lambda: RandomGoalBits(n),
+        )
+
+    def paper(steps: int, wrap: Any = None, **goals: Any) -> GoalWorld:
+        return GoalWorld(lambda: _two_rooms(wrap), steps, "CnnPolicy", goals)
+
+    def maze(name: str) -> GoalWorld:
+        make = functools.partial(_maze, name)
+        return GoalWorld(
+            make, 300_000, "MultiInputPolicy", {"state_key": _in_maze}, goal_env=make, episodes=200
+        )
+
+    def room(distance: float) -> GoalWorld:
+        make = functools.partial(NoisyRoom, distance)
+        return GoalWorld(make, 60_000, "MultiInputPolicy", {"state_key": _in_room}, goal_env=make)
+
+    def car() -> GoalWorld:
+        return GoalWorld(
+            lambda: gym.make("MountainCar-v0"),
+            200_000,
+            "MlpPolicy",
+            {"state_key": _in_car, "goal": _in_car},
+        )
+
+    return {
+        "bits-8": lambda: bits(8),
+        "bits-10": lambda: bits(10),
+        "clock": lambda: paper(150_000, Clock, state_key=without_clock),
+        "noise": lambda: paper(150_000, Noisy, state_key=NearestColors(_colors())),
+        "agent-cell": lambda: paper(20_000, goal=agent_cell, state_key=agent_cell),
+        "agent-cell-and-doors": lambda: paper(20_000, goal=agent_cell_and_doors),
+        "near-cell": lambda: paper(20_000, goal=agent_cell, reached=1.0),
+        "maze-umaze": lambda: maze("maze-umaze"),
+        "maze-medium": lambda: maze("maze-medium"),
+        "car": car,
+        "room-.05": lambda: room(0.05),
+        "room-.1": lambda: room(0.1),
+    }

@@ -1,0 +1,200 @@
+"""Success in worlds whose states and goals are what the user says, beside DQN with HER."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch as th
+from numpy.typing import NDArray
+from stable_baselines3 import DQN, HerReplayBuffer
+from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.vec_env import VecEnv
+
+from benchmarks import recording
+from benchmarks.goal_worlds import GoalWorld, worlds
+from benchmarks.worlds import SettingError
+from sb3_manygoals import GoalBuffer, ManyGoalsDQN, VecGoalBufferWrapper
+from sb3_manygoals.goals.wrapping import wrap_goal_env
+
+# At most so many goals are measured at a time.
+_GOALS_AT_A_TIME = 500
+# Settings of DQN with HER, those of SB3's own example for the bits where it names them.
+_HER = {
+    "learning_rate": 1e-3,
+    "gamma": 0.95,
+    "batch_size": 256,
+    "learning_starts": 1_000,
+    "train_freq": 8,
+    "gradient_steps": 1,
+    "target_update_interval": 500,
+    "exploration_fraction": 0.5,
+    "policy_kwargs": {"net_arch": [256, 256, 256]},
+}
+
+
+@dataclass(frozen=True)
+class GoalsConfig:
+    """Train in a world whose states and goals are what the user says, and measure success."""
+
+    world: str = "agent-cell"
+    """The world: bits-8, bits-10, clock, noise, agent-cell, agent-cell-and-doors, near-cell,
+    maze-umaze, maze-medium, car, room-.05 or room-.1."""
+    agent: Literal["default", "her"] = "default"
+    """ManyGoalsDQN as it is, or SB3's DQN with HerReplayBuffer."""
+    seed: int = 0
+    """Seed of everything random."""
+    total_steps: int | None = None
+    """Environment steps to train for; by default those of the world."""
+    output: Path = Path("runs/goals.csv")
+    """The file to which a row is added."""
+
+    def run(self) -> dict[str, Any]:
+        """
+        Train, measure, and add a row to the file.
+
+        :return: the row
+        :raises SettingError: if there is no such world
+        """
+        th.set_num_threads(1)
+        known = worlds()
+        if self.world not in known:
+            raise SettingError(f"there is no world {self.world!r}, one of {', '.join(known)}")
+        world = known[self.world]()
+        steps = world.steps if self.total_steps is None else self.total_steps
+        began = time.perf_counter()
+        model = self._train(world, steps)
+        seconds = time.perf_counter() - began
+        if world.goal_env is None:
+            reached = _reach_known(model, world)
+        else:
+            reached = _reach_own(model, world)
+        row = {
+            "commit": recording.git_revision(),
+            "world": self.world,
+            "agent": self.agent,
+            "seed": self.seed,
+            "steps": steps,
+            "success": round(float(reached.mean()), 4),
+            "measured": len(reached),
+            "seconds": round(seconds, 1),
+            "states": _n_states(model),
+            "updates": model._n_updates,
+        }
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not self.output.exists()
+        pd.DataFrame([row]).to_csv(self.output, mode="a", header=is_new, index=False)
+        print(row)
+        return row
+
+    def _train(self, world: GoalWorld, steps: int) -> Any:
+        """Return a trained agent."""
+        if self.agent == "default":
+            model: Any = ManyGoalsDQN(
+                world.policy, world.make(), seed=self.seed, goal_wrapper_kwargs=dict(world.goals)
+            )
+            return model.learn(steps)
+        env: GymEnv = world.make() if world.goal_env is None else world.goal_env()
+        if world.goal_env is None:
+            env = wrap_goal_env(env, dict(world.goals))
+        model = DQN(
+            "MultiInputPolicy",
+            env,
+            replay_buffer_class=HerReplayBuffer,
+            replay_buffer_kwargs={"n_sampled_goal": 4, "goal_selection_strategy": "future"},
+            seed=self.seed,
+            **_HER,  # type: ignore[arg-type]
+        )
+        return model.learn(steps)
+
+
+def _goal_buffer(model: Any) -> GoalBuffer | None:
+    """Return the goals that an agent has met."""
+    if isinstance(model, ManyGoalsDQN):
+        return model.goal_buffer
+    wrapper = model.get_env()
+    found = [getattr(wrapper, "goal_buffer", None), *wrapper.get_attr("goal_buffer", [0])]
+    return next((one for one in found if one is not None), None)
+
+
+def _n_states(model: Any) -> int:
+    """Return the number of states that an agent has met, 0 for one without goals of its own."""
+    if isinstance(model, ManyGoalsDQN):
+        assert model.goal_buffer is not None
+        return len(model.goal_buffer.states)
+    return 0
+
+
+def _reach_known(model: Any, world: GoalWorld) -> NDArray[np.bool_]:
+    """Pursue each known goal from a start of the world; return which were reached."""
+    goals = _goal_buffer(model)
+    assert goals is not None
+    found = [
+        _reach(model, world, goals, goals.observations[first : first + _GOALS_AT_A_TIME])
+        for first in range(0, len(goals), _GOALS_AT_A_TIME)
+    ]
+    return np.concatenate(found)
+
+
+def _reach(
+    model: Any, world: GoalWorld, known: GoalBuffer, goals: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """Pursue goals, a few at a time; return which were reached."""
+    env = wrap_goal_env(
+        _as_vec_env(world.make()),
+        {
+            "goal_buffer": known,
+            "training": False,
+            "max_episode_steps": world.max_steps,
+            "reset_worlds": False,
+        },
+    )
+    assert isinstance(env, VecGoalBufferWrapper)
+    reached = np.zeros(len(goals), dtype=np.bool_)
+    for first in range(0, len(goals), env.num_envs):
+        rows = np.arange(first, min(first + env.num_envs, len(goals)))
+        padded = np.resize(rows, env.num_envs)
+        env.seed(int(rows[0]))
+        env.set_options([{"goal": goals[row]} for row in padded])
+        observations: Any = env.reset()
+        is_over = np.zeros(env.num_envs, dtype=np.bool_)
+        while not is_over.all():
+            actions, _ = model.predict(observations, deterministic=True)
+            observations, _, dones, infos = env.step(actions)
+            for place in np.flatnonzero(dones & ~is_over).tolist():
+                if place < len(rows):
+                    reached[rows[place]] = infos[place]["is_success"]
+            is_over |= dones
+    return reached
+
+
+def _as_vec_env(env: GymEnv) -> VecEnv:
+    """Return an environment as a VecEnv."""
+    if isinstance(env, VecEnv):
+        return env
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    return DummyVecEnv([lambda: env])
+
+
+def _reach_own(model: Any, world: GoalWorld) -> NDArray[np.bool_]:
+    """Let an agent pursue the goals that a GoalEnv sets; return which were reached."""
+    assert world.goal_env is not None
+    env = world.goal_env()
+    reached = np.zeros(world.episodes, dtype=np.bool_)
+    for episode in range(world.episodes):
+        observation, _ = env.reset(seed=10_000 + episode)
+        achieved = observation["achieved_goal"]
+        reached[episode] = np.array_equal(achieved, observation["desired_goal"])
+        is_over = bool(reached[episode])
+        while not is_over:
+            action, _ = model.predict(observation, deterministic=True)
+            observation, _, terminated, truncated, info = env.step(int(action))
+            success = info.get("is_success", info.get("success", False))
+            reached[episode] = bool(success)
+            is_over = bool(success) or terminated or truncated
+    return reached
