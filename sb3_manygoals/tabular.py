@@ -17,11 +17,14 @@ from stable_baselines3.common.utils import LinearSchedule
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.goals.algorithm import GoalAlgorithm
+from sb3_manygoals.goals.buffer import KINDS_OF_GOALS
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapping import goal_trackers, is_goal_wrapped, wrap_goal_env
 from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.validation import check_action_space, check_count, check_number
+
+_ONLY_STATES = "every goal of a table is a state, use ManyGoalsDQN for other goals"
 
 
 class AllGoalsTable:
@@ -179,7 +182,7 @@ class TabularAllGoals(GoalAlgorithm):
     :param kwargs: further arguments of SB3's BaseAlgorithm: ``verbose``, ``tensorboard_log``,
         ``stats_window_size``. ``device`` is not used
     :raises TypeError: if observations or actions are not discrete
-    :raises ValueError: if an argument is out of its range
+    :raises ValueError: if an argument is out of its range, or goals are something else than states
     :raises MemoryError: if the table does not fit into the memory that is available
     """
 
@@ -248,6 +251,7 @@ class TabularAllGoals(GoalAlgorithm):
             self.exploration_initial_eps, self.exploration_final_eps, self.exploration_fraction
         )
         if self.env is not None:
+            _check_goals_are_states(self._tracker.goal_buffer)
             self.goal_config = self._tracker.goal_buffer.config
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
@@ -264,9 +268,11 @@ class TabularAllGoals(GoalAlgorithm):
             if known is None:
                 known = GoalBuffer(env.observation_space, **self.goal_config)
             env = _with_room_for_all(env, {**self.goal_wrapper_kwargs, "goal_buffer": known})
-        elif self.env is None:
+        else:
             theirs = goal_trackers(self._wrap_env(env))[0].goal_buffer
-            theirs.check_held_out(self.goal_config["held_out"])
+            _check_goals_are_states(theirs)
+            if self.env is None:
+                theirs.check_held_out(self.goal_config["held_out"])
         super().set_env(env, force_reset)
 
     @property
@@ -391,11 +397,21 @@ def _check_numbers(n: int, **numbers: NDArray[Any]) -> None:
             raise ValueError(f"{name} must be whole numbers in [0, {n}), got {values!r}")
 
 
+def _check_goals_are_states(goals: GoalBuffer) -> None:
+    """Raise a ValueError if a goal is something else than one number of a state."""
+    if not goals.goals_are_states or goals.state_key is not None:
+        given = [name for name, value in goals.identity.items() if value is not None]
+        raise ValueError(f"the goal buffer of env has {' and '.join(given)}: {_ONLY_STATES}")
+
+
 def _with_room_for_all(env: GymEnv, settings: dict[str, Any]) -> GymEnv:
     """Return an environment that pursues goals, with room for all states if it is not given."""
     if is_goal_wrapped(env):
         return wrap_goal_env(env, settings)
     space = env.observation_space
+    given = [name for name in KINDS_OF_GOALS if settings.get(name) is not None]
+    if given:
+        raise ValueError(f"goal_wrapper_kwargs has {' and '.join(given)}: {_ONLY_STATES}")
     if not isinstance(space, spaces.Discrete) or space.start != 0:
         raise TypeError(f"a table needs a Discrete observation space that starts at 0, got {space}")
     if settings.get("goal_buffer") is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import numbers
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from sb3_manygoals.checkpoint.functions import identity_of
-from sb3_manygoals.goals.spaces import check_goal_space, identical
+from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical
 from sb3_manygoals.validation import check_number
 
 GoalFunction = Callable[[NDArray[Any]], Any]
@@ -29,6 +30,8 @@ whether each achievement reaches the goal beside it, shape ``(n,)``.
 
 # So many pairs of an achievement and a goal are compared at a time.
 _PAIRS_AT_A_TIME = 2**18
+# Two computations of a distance differ by less than this share of it.
+_ROUNDING = 1e-9
 
 
 class Achievement:
@@ -58,7 +61,8 @@ class Achievement:
         for name, value in (("goal", goal), ("reached", reached)):
             is_number = name == "reached" and isinstance(value, numbers.Real)
             if value is not None and not is_number and not callable(value):
-                raise TypeError(f"{name} must be a function, got {value!r}")
+                kind = "a number or a function" if name == "reached" else "a function"
+                raise TypeError(f"{name} must be {kind}, got {value!r}")
         if goal is None and goal_space is not None:
             raise ValueError(f"goal_space={goal_space} is given without goal")
         if reached is not None and not callable(reached):
@@ -70,7 +74,8 @@ class Achievement:
         elif goal_space is None:
             goal_space = _space_of(goal, observation_space)
         self.goal_space = goal_space
-        self.shape, self.dtype = check_goal_space(self.goal_space)
+        name = "observation_space" if goal is None else "goal_space"
+        self.shape, self.dtype = check_goal_space(self.goal_space, name)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -127,18 +132,27 @@ class Achievement:
         if array.shape == () and self.shape == (1,):
             array = array[None]
         is_number = array.dtype.kind in "iubf"
-        fits = is_number and np.can_cast(array.dtype, self.dtype, "same_kind")
+        fits = is_number and (array.dtype.kind != "f" or self.dtype.kind == "f")
         if array.shape != self.shape or not fits:
             raise ValueError(
                 f"goal must return {self.dtype} of shape {self.shape}, got {array.dtype} of "
                 f"{array.shape}"
             )
-        if array.dtype.kind == "f":
-            if not np.isfinite(array).all():
-                raise ValueError(f"goal must return finite numbers, got {given!r}")
+        with np.errstate(over="ignore"):
+            goal = array.astype(self.dtype)
+        if self.dtype.kind == "f":
+            if not np.isfinite(goal).all():
+                raise ValueError(f"goal must return finite numbers of {self.dtype}, got {given!r}")
             # Rounding may give -0.0, whose bytes are not those of 0.0.
-            array = array + 0.0
-        return array.astype(self.dtype)
+            return np.asarray(goal + 0.0, dtype=self.dtype)
+        if not np.array_equal(goal, array):
+            raise ValueError(f"goal must return numbers that {self.dtype} holds, got {given!r}")
+        if not isinstance(self.goal_space, spaces.Box):
+            # No one-hot vector can be made of a number out of range.
+            check_inside(
+                self.goal_space, goal[None], "what goal returns", numbered=False, of="goal space"
+            )
+        return goal
 
     def reaches(self, achieved: NDArray[Any], desired: NDArray[Any]) -> NDArray[np.bool_]:
         """
@@ -176,14 +190,10 @@ class Achievement:
         :return: places of achievements and of goals, in ascending order of the goals, both of shape
             ``(number of pairs,)``
         """
+        if len(achieved) == 0 or len(desired) == 0:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         if self.reached is not None and not callable(self.reached):
-            # Nearby points are found without a comparison of all pairs.
-            points = achieved.reshape(len(achieved), -1).astype(np.float64)
-            centers = desired.reshape(len(desired), -1).astype(np.float64)
-            found = cKDTree(points).query_ball_point(centers, self.reached, return_sorted=True)
-            n_found = np.array([len(places) for places in found], dtype=np.int64)
-            places = np.concatenate([np.asarray(each, dtype=np.int64) for each in found])
-            return places, np.repeat(np.arange(len(desired)), n_found)
+            return self._pairs_within(self.reached, achieved, desired)
         parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         at_a_time = max(1, _PAIRS_AT_A_TIME // max(len(achieved), 1))
         for first in range(0, len(desired), at_a_time):
@@ -197,12 +207,33 @@ class Achievement:
         found_places, found_goals = zip(*parts, strict=True)
         return np.concatenate(found_places), np.concatenate(found_goals)
 
+    def _pairs_within(
+        self, distance: float, achieved: NDArray[Any], desired: NDArray[Any]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the pairs of :meth:`pairs` for a greatest distance, without comparing all."""
+        points = achieved.reshape(len(achieved), -1).astype(np.float64)
+        centers = desired.reshape(len(desired), -1).astype(np.float64)
+        # The tree rounds otherwise than distances do, so it looks a little farther than asked.
+        radius = distance * (1.0 + _ROUNDING) + np.finfo(np.float64).tiny
+        found = cKDTree(points).query_ball_point(centers, radius, return_sorted=True)
+        n_found = np.array([len(places) for places in found], dtype=np.int64)
+        places = np.concatenate([np.asarray(each, dtype=np.int64) for each in found])
+        goals = np.repeat(np.arange(len(desired)), n_found)
+        parts = range(0, len(places), _PAIRS_AT_A_TIME)
+        is_reached = [
+            self.reaches(achieved[places[part]], desired[goals[part]])
+            for part in (slice(first, first + _PAIRS_AT_A_TIME) for first in parts)
+        ]
+        keep = np.concatenate([np.zeros(0, dtype=np.bool_), *is_reached])
+        return places[keep], goals[keep]
+
 
 def _distances(left: NDArray[Any], right: NDArray[Any], n_axes: int) -> NDArray[np.float64]:
     """Return Euclidean distances over the last axes."""
     differences = np.subtract(left, right, dtype=np.float64)
     batch = differences.shape[: differences.ndim - n_axes]
-    distances: NDArray[np.float64] = np.linalg.norm(differences.reshape(*batch, -1), axis=-1)
+    size = math.prod(differences.shape[differences.ndim - n_axes :])
+    distances: NDArray[np.float64] = np.linalg.norm(differences.reshape(*batch, size), axis=-1)
     return distances
 
 

@@ -19,6 +19,7 @@ from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical
 from sb3_manygoals.memory_limits import check_memory, share_of_memory
 from sb3_manygoals.validation import check_count
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, StateKey
+from sb3_manygoals.world.keyed_states import EXAMPLES_PER_STATE
 
 KINDS_OF_GOALS = ("state_key", "goal", "goal_space", "reached", "goal_list")
 """Arguments of a goal buffer that say what a state is, and what a goal."""
@@ -128,6 +129,7 @@ class GoalBuffer:
         self._held_out = self._states_of_goals(1)
         self.states = self._new_states(self.capacity)
         """The states that were met, held-out ones too."""
+        self._forget_goals()
         if len(np.asarray(held_out)):
             held_out = self.check_goals(held_out, "held_out")
             self._held_out = self._states_of_goals(len(held_out) + 1)
@@ -168,7 +170,9 @@ class GoalBuffer:
     @property
     def _size_of_goal(self) -> int:
         """Bytes of a goal, of an observation, and of their entries in the indexes."""
-        size = math.prod(self.observation_shape) * self.observation_dtype.itemsize + _INDEX_SIZE
+        n_examples = 1 if self.state_key is None else EXAMPLES_PER_STATE
+        size_of_observation = math.prod(self.observation_shape) * self.observation_dtype.itemsize
+        size = n_examples * size_of_observation + _INDEX_SIZE
         if not self.goals_are_observations:
             size += math.prod(self.shape) * self.dtype.itemsize + _INDEX_SIZE
         return size
@@ -347,10 +351,17 @@ class GoalBuffer:
         self, state_ids: NDArray[np.int64], observations: NDArray[Any]
     ) -> NDArray[np.int64]:
         """Return the ids of the goals that observations achieve, given their states."""
-        if self.goals_are_observations or self.states.is_exact:
+        if self.goals_are_observations:
             return self.goals_of_states(state_ids)
-        # Observations of one state may achieve different goals.
-        return self._achieved_goals.ids(self.achieved(observations))
+        if not self.states.is_exact:
+            # Observations of one state may achieve different goals.
+            return self._achieved_goals.ids(self.achieved(observations))
+        goal_ids = self.goals_of_states(state_ids)
+        # Also what is no known state may achieve a known goal.
+        is_unknown = state_ids == UNKNOWN
+        if is_unknown.any():
+            goal_ids[is_unknown] = self._achieved_goals.ids(self.achieved(observations[is_unknown]))
+        return goal_ids
 
     def achieved(
         self, observations: NDArray[Any], goal_ids: NDArray[np.int64] | None = None
@@ -404,11 +415,9 @@ class GoalBuffer:
 
     def _are_equal(self, achieved: NDArray[Any], desired: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which achievements are the goals beside them."""
-        if not isinstance(self._held_out, KeyedStates):
+        if not self.goals_are_observations or not isinstance(self.states, KeyedStates):
             return identical(achieved, desired, len(self.shape))
-        keys = [
-            self._held_out.keys(array.reshape(-1, *self.shape)) for array in (achieved, desired)
-        ]
+        keys = [self.states.keys(array.reshape(-1, *self.shape)) for array in (achieved, desired)]
         batch = achieved.shape[: achieved.ndim - len(self.shape)]
         return identical(keys[0], keys[1], keys[0].ndim - 1).reshape(batch)
 
@@ -596,7 +605,8 @@ class GoalBuffer:
         met = None
         if isinstance(self.goal_space, spaces.Box):
             met = self.have_met(rows)
-        check_inside(self.goal_space, rows, name, met, numbered=axes != 0)
+        of = "observation space" if self.goals_are_observations else "goal space"
+        check_inside(self.goal_space, rows, name, met, numbered=axes != 0, of=of)
         return array
 
     def have_met(self, observations: NDArray[Any]) -> NDArray[np.bool_]:
@@ -685,7 +695,7 @@ class GoalBuffer:
         met = self.have_met(held_out)
         if not self.goals_are_observations:
             # What is held out is no known goal, so it is looked for in what states achieve.
-            achieved = ExactStates(self.goal_space, len(self.states))
+            achieved = ExactStates(self.goal_space, max(len(self.states), 1))
             achieved.add(self.achieved(self.states.observations))
             met = np.not_equal(achieved.ids(held_out), UNKNOWN)
         unmet = held_out[~met]
@@ -783,8 +793,10 @@ class GoalBuffer:
         states = self.check(arrays["states"], "the states of the file")
         held_out = arrays["held_out"]
         capacity = int(arrays["capacity"])
+        # Held-out observations need room of their own. What states achieve does not.
+        extra = len(held_out) if self.goals_are_observations else 0
         observed = {
-            "capacity": capacity + len(held_out),
+            "capacity": capacity + extra,
             "observations": states,
             "n_added": 0,
             "n_recurred": 0,
@@ -805,8 +817,12 @@ class GoalBuffer:
         if len(state_ids) > capacity:
             raise CheckpointError(f"there are {len(state_ids)} goals, of at most {capacity}")
         n_states = len(states["observations"])
-        if not np.isin(state_ids, np.arange(n_states)).all():
+        # A goal of goal_list need not have a state that achieves it.
+        least = 0 if self._goal_list is None else UNKNOWN
+        if not np.isin(state_ids, np.arange(least, n_states)).all():
             raise CheckpointError(f"the goals must be among the {n_states} states")
+        if not self.goals_are_observations and self._goal_list is None:
+            self._check_achieved(states["observations"], state_ids, held_out)
         try:
             self.states.set_checkpoint_state(states)
         except ValueError as error:
@@ -823,15 +839,33 @@ class GoalBuffer:
         self._state_of_goal[: self._n_goals] = state_ids
         self._goal_of_state[state_ids] = np.arange(self._n_goals)
 
+    def _check_achieved(
+        self, observations: NDArray[Any], state_ids: NDArray[np.int64], held_out: NDArray[Any]
+    ) -> None:
+        """Raise an error if states achieve other goals than when they were saved."""
+        achieved = self.achieved(observations)
+        n_held_out = len(held_out)
+        goals = ExactStates(self.goal_space, n_held_out + len(achieved) + 1)
+        goals.add(held_out)
+        ids = goals.add(achieved)
+        is_goal = ids >= n_held_out
+        _, first = np.unique(ids[is_goal], return_index=True)
+        found = np.flatnonzero(is_goal)[first]
+        if not np.array_equal(found[: len(state_ids)], state_ids):
+            raise CheckpointError(
+                "goal returns other goals for the states than it did when they were saved: the "
+                "function must be the same"
+            )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells these kinds of states and goals from others, as plain data."""
+        key = None if self.state_key is None else identity_of(self.state_key)
+        return {"state_key": key, **self.achievement.identity}
+
     def _kind(self) -> dict[str, Any]:
         """Return what must be the same in a buffer and in a state that is restored into it."""
-        key = None if self.state_key is None else identity_of(self.state_key)
-        kind: dict[str, Any] = {
-            "shape": self.shape,
-            "dtype": self.dtype.str,
-            "state_key": key,
-            **self.achievement.identity,
-        }
+        kind: dict[str, Any] = {"shape": self.shape, "dtype": self.dtype.str, **self.identity}
         if self._capacity_was_given:
             kind["capacity"] = self.capacity
         return kind

@@ -33,16 +33,22 @@ class OutsideSpaceError(ValueError):
         self.row = row
 
 
-def check_goal_space(observation_space: spaces.Space[Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def check_goal_space(
+    observation_space: spaces.Space[Any], name: str = "observation_space"
+) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """
     Raise an error if observations of a space cannot be goals.
 
     :param observation_space: any space
+    :param name: name of the argument, for the message. "goal_space": it is the space of goals that
+        are no observations
     :return: shape and dtype of its observations
     :raises TypeError: if they are not single arrays of fixed shape. It says how to wrap the
         environment
     """
     reason = _why_no_goal_space(observation_space)
+    if reason is not None and name != "observation_space":
+        raise TypeError(f"{name} cannot be a space of goals: {reason}, got {observation_space}")
     if reason is not None:
         raise TypeError(
             f"observation_space cannot be treated as a space of goals: {reason}, got "
@@ -103,6 +109,7 @@ def check_inside(
     name: str,
     exempt: NDArray[np.bool_] | None = None,
     numbered: bool = True,
+    of: str = "observation space",
 ) -> None:
     """
     Raise an error if observations are outside of their space. Floats may miss the bounds of a Box
@@ -113,6 +120,7 @@ def check_inside(
     :param name: name of the argument, for the message
     :param exempt: which observations need not be inside, shape ``(n,)``, or None
     :param numbered: whether the message says which of the n observations it is
+    :param of: which space it is, for the message
     :raises OutsideSpaceError: if a number is out of its range
     """
     low, high, slack = _bounds(space)
@@ -132,7 +140,7 @@ def check_inside(
     which = f"{name}[{row}]" if numbered else name
     at = f" at {place}" if place else ""
     raise OutsideSpaceError(
-        f"{name} must be of the observation space, {which} is {shown(observations[row])}: "
+        f"{name} must be of the {of}, {which} is {shown(observations[row])}: "
         f"{observations[row][place]}{at} is not in [{least}, {most}]",
         row,
     )

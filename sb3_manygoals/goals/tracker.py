@@ -273,7 +273,7 @@ class GoalTracker:
         """
         if self._warned_of_unknown_goal or len(self.goal_buffer) == 0:
             return
-        if self.goal_buffer.is_held_out(goal[None])[0]:
+        if self.goal_buffer.describe_unknown(goal[None]) is None:
             return
         self._warned_of_unknown_goal = True
         warnings.warn(

@@ -29,6 +29,7 @@ from sb3_manygoals.many_goals_dqn.task_policy import (
     Reward,
     TaskPolicy,
     make_task_policy,
+    mean_rewards_of_goals,
 )
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.world import WorldModel
@@ -179,8 +180,7 @@ class ActingMixin(ModelPart):
             environment
         """
         goal_buffer, world = self._rewarded_goals()
-        # A goal that no known state achieves has the state -1, behind which there is NaN.
-        return np.append(world.mean_rewards, np.nan)[goal_buffer.state_ids]
+        return mean_rewards_of_goals(world, goal_buffer)
 
     def _rewarded_goals(self) -> tuple[GoalBuffer, WorldModel]:
         """Return goals and the world, or raise an error if no rewards are known."""

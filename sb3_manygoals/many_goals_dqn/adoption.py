@@ -75,13 +75,16 @@ class AdoptionMixin(ModelPart):
         Return the goals to go on with, in an environment that comes with goals.
 
         :param theirs: the goals of the environment's wrapper
-        :raises ValueError: if the model has other goals, or other held-out observations
+        :raises ValueError: if the model has other goals, another kind of goals, or other held-out
+            observations
         """
         model = self._model
         ours = model.goal_buffer
         if theirs is ours or model.goals_in_replay:
             return theirs
         is_filled = len(theirs) > 0 or theirs.has_held_out
+        if ours is not None or model.goal_config is not None:
+            self._check_kind(theirs, is_filled)
         if ours is not None:
             if is_filled:
                 raise ValueError(
@@ -97,6 +100,24 @@ class AdoptionMixin(ModelPart):
             theirs.check_held_out(model.goal_config["held_out"])
             return theirs
         return self._known_goals(theirs.capacity)
+
+    def _check_kind(self, theirs: GoalBuffer, is_filled: bool) -> None:
+        """
+        Raise a ValueError if an environment's goals are of another kind than the model's.
+
+        :param theirs: the goals of the environment's wrapper
+        :param is_filled: whether it has goals, or holds some out. If not, and if it says nothing of
+            their kind, the model's goals take its place
+        """
+        wanted = self._known_goals().identity
+        found = theirs.identity
+        differing = [name for name in wanted if wanted[name] != found[name]]
+        says_nothing = not is_filled and all(value is None for value in found.values())
+        if differing and not says_nothing:
+            raise ValueError(
+                f"env's goal wrapper has another {' and another '.join(differing)} than the model: "
+                "give it the same, or goal_buffer=model.goal_buffer"
+            )
 
     def _known_goals(self, capacity: int = 0) -> GoalBuffer:
         """

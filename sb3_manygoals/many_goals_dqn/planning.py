@@ -710,7 +710,8 @@ class AllGoalsPlan:
         :param goal_ids: ids of planned goals. Both arrays are broadcast against each other
         :return: whether each state achieves each goal
         """
-        found = self.values[states, self._column_of_goal[goal_ids]] > self.goal_reward
+        # Rounding lifts the values of other states by less than what is between the two.
+        found = self.values[states, self._column_of_goal[goal_ids]] == self.arrival_value
         return np.asarray(found & (states >= 0))
 
     def columns_of(self, goal_ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -766,6 +767,8 @@ def _arrival_value(gamma: float, goal_reward: float, step_reward: float) -> np.f
         nearby.insert(0, np.nextafter(nearby[0], np.float32(-np.inf)))
         nearby.append(np.nextafter(nearby[-1], np.float32(np.inf)))
     candidates = np.array(nearby)
+    # If steps hardly cost anything, rounding could take the value down to that of other states.
+    candidates = candidates[candidates > np.float32(goal_reward)]
     returns = gamma * candidates
     returns += step_reward
     best: np.float32 = candidates[np.abs(returns - np.float32(goal_reward)).argmin()]

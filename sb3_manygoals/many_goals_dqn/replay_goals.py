@@ -253,13 +253,20 @@ def replay_goals(
     :param trackers: of the goal wrappers around its environments
     :param known: the goals that the learner has had so far, or None
     :param replay_buffer: its replay memory
-    :raises ValueError: if the environments have other goals, or do not choose goals uniformly
+    :raises ValueError: if the environments have other goals or another kind of goals, or do not
+        choose goals uniformly
     """
     theirs = trackers[0].goal_buffer
     if not isinstance(theirs, ReplayGoals) and (len(theirs) > 0 or theirs.has_held_out):
         raise ValueError(
             "goals_in_replay: env's goal buffer has goals or held-out observations, which would be "
             "ignored"
+        )
+    kinds = [name for name, value in theirs.identity.items() if value is not None]
+    if kinds:
+        raise ValueError(
+            f"goals_in_replay: goals are whole observations, but env's goal buffer has "
+            f"{' and '.join(kinds)}"
         )
     if not issubclass(trackers[0].selector_class, UniformSelector):
         raise ValueError(

@@ -22,7 +22,7 @@ from sb3_manygoals.goals.spaces import check_one_hot
 from sb3_manygoals.many_goals_dqn.planning import TransitionModel
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.validation import check_number
-from sb3_manygoals.world import UNKNOWN, ExactStates, WorldModel
+from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, WorldModel
 from sb3_manygoals.world.model import outcome_keys
 
 Reward = Callable[[NDArray[Any]], ArrayLike] | ArrayLike
@@ -68,7 +68,7 @@ class TaskPolicy(BasePolicy):
     :param observation_space: space of observations without goals
     :param action_space: Discrete, A actions
     :param q_net: the network, which the policy keeps and does not train
-    :param goals: rewarded observations, shape ``(G, *observation_space.shape)``
+    :param goals: rewarded goals, shape ``(G, *goal_space.shape)``
     :param rewards: reward of each, positive, shape ``(G,)``
     :param values: what the values of ``q_net`` mean
     :param gamma: discount factor of the task, in (0, 1]
@@ -102,7 +102,8 @@ class TaskPolicy(BasePolicy):
             embedded = []
             for row in range(0, len(goals), _GOALS_AT_A_TIME):
                 part = th.as_tensor(goals[row : row + _GOALS_AT_A_TIME], device=device)
-                embedded.append(q_net.goal_embedding(q_net.trunk(part)))
+                goal_trunk = q_net.trunk if q_net.goal_trunk is None else q_net.goal_trunk
+                embedded.append(q_net.goal_embedding(goal_trunk(part)))
         self.register_buffer("_embedded", th.cat(embedded), persistent=False)
         on_device = th.as_tensor(rewards, dtype=th.float32, device=device)
         self.register_buffer("_rewards", on_device, persistent=False)
@@ -176,7 +177,8 @@ class TaskPolicy(BasePolicy):
         actions = self.action_values(tensor, masks)[1].argmax(dim=1).cpu().numpy()
         if self.table is not None:
             # The channels of the tensor's images are where they belong.
-            observations = tensor.cpu().numpy().astype(self.goals.dtype, copy=False)
+            dtype = self.observation_space.dtype
+            observations = tensor.cpu().numpy().astype(dtype, copy=False)
             self._follow_table(observations, actions, allowed)
         return actions if vectorized else actions[0], state
 
@@ -318,16 +320,7 @@ def _task_of_reward(goals: GoalBuffer, reward: Reward) -> Task:
 
 def _task_of_arrivals(world: WorldModel, goals: GoalBuffer, gamma: float) -> Task:
     """Return the task of the environment's own rewards, by their means on arriving at goals."""
-    is_achieved = goals.state_ids != UNKNOWN
-    if not is_achieved.all():
-        raise ValueError(
-            f"{int((~is_achieved).sum())} of {len(goals)} listed goals were never achieved: give "
-            "reward, a number for each goal"
-        )
-    state_ids = goals.state_ids
-    rewards = np.nan_to_num(world.mean_rewards[state_ids])
-    arrivals = world.arrivals[state_ids]
-    ended = world.arrival_ends[state_ids]
+    rewards, arrivals, ended = _arrivals_at_goals(world, goals)
     # An end without reward is a failure to the values already, whatever it costs.
     goes_on = (arrivals > 0) & (ended < arrivals)
     cost = _cost_of_step(rewards[goes_on], gamma)
@@ -336,6 +329,38 @@ def _task_of_arrivals(world: WorldModel, goals: GoalBuffer, gamma: float) -> Tas
     n_going_on = int((ended[goal_ids] < arrivals[goal_ids]).sum())
     _check_rewarded(world, goals, len(goal_ids), n_going_on)
     return Task(goal_ids, worth[goal_ids])
+
+
+def _arrivals_at_goals(
+    world: WorldModel, goals: GoalBuffer
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """
+    Return the mean reward on arriving at each goal, in any state that achieves it, 0 where no
+    transition arrived, how many did, and how often the environment terminated with that.
+    """
+    begin, state_ids = goals.achieving_states()
+    goal_ids = np.repeat(np.arange(len(goals)), np.diff(begin))
+
+    def total(of_states: NDArray[Any]) -> NDArray[np.float64]:
+        sums = np.bincount(goal_ids, weights=of_states[state_ids], minlength=len(goals))
+        return sums.astype(np.float64, copy=False)
+
+    arrivals = total(world.arrivals)
+    rewards = np.zeros(len(goals))
+    np.divide(total(world.arrival_rewards), arrivals, out=rewards, where=arrivals > 0)
+    return rewards, arrivals.astype(np.int64), total(world.arrival_ends).astype(np.int64)
+
+
+def mean_rewards_of_goals(world: WorldModel, goals: GoalBuffer) -> NDArray[np.float64]:
+    """
+    Return the mean reward on arriving at each goal, in any state that achieves it.
+
+    :param world: what is known of the world
+    :param goals: the known goals
+    :return: shape ``(len(goals),)``. NaN where no transition arrived
+    """
+    rewards, arrivals, _ = _arrivals_at_goals(world, goals)
+    return np.where(arrivals > 0, rewards, np.nan)
 
 
 def _task_of_outcomes(
@@ -410,7 +435,7 @@ def _check_rewarded(world: WorldModel, goals: GoalBuffer, n_rewarded: int, n_goi
     that do not end the episode.
     """
     is_goal = np.zeros(len(world.arrivals), np.bool_)
-    is_goal[goals.state_ids[goals.state_ids != UNKNOWN]] = True
+    is_goal[goals.achieving_states()[1]] = True
     elsewhere = float(world.arrival_rewards[~is_goal].sum())
     where = "observations that are no goals, as they were held out or the goal buffer was full"
     if n_rewarded == 0:
@@ -499,10 +524,21 @@ def _plan_task(
         task, rewards = _task_of_outcomes(world, goals, model, gamma)
     else:
         task = _task_of_reward(goals, reward)
-        rewards = np.zeros(model.n_states)
-        rewards[goals.state_ids[task.goal_ids]] = task.worth
+        rewards = _rewards_of_states(goals, task, model.n_states)
     actions = planned_actions(model, rewards, values.gamma ** _power(gamma, values.gamma))
     # A copy, because the world goes on to change.
     states = ExactStates(goals.observation_space, len(actions))
+    if goals.state_key is not None:
+        states = KeyedStates(goals.observation_space, len(actions), goals.state_key, 1)
     states.add(world.identity.observations[: len(actions)])
     return task, StateActions(states, actions)
+
+
+def _rewards_of_states(goals: GoalBuffer, task: Task, n_states: int) -> NDArray[np.float64]:
+    """Return what arriving at each state pays: the highest reward of the goals it achieves."""
+    worth = np.zeros(len(goals))
+    worth[task.goal_ids] = task.worth
+    begin, state_ids = goals.achieving_states()
+    rewards = np.zeros(n_states)
+    np.maximum.at(rewards, state_ids, np.repeat(worth, np.diff(begin)))
+    return rewards

@@ -18,8 +18,9 @@ A function of one observation, shape ``observation_space.shape``. It returns a n
 numbers or an array, always of the same shape.
 """
 
-# Of each state, so many of its observations are kept.
-_EXAMPLES_PER_STATE = 32
+EXAMPLES_PER_STATE = 32
+"""Of each state, so many of its observations are kept."""
+
 # A key is judged when so many observations were made.
 _JUDGED_AFTER = 1_000
 # It warns if less than this share of the observations had a state that was met before.
@@ -46,7 +47,7 @@ class KeyedStates(ExactStates):
         observation_space: spaces.Space[Any],
         capacity: int,
         state_key: StateKey,
-        examples_per_state: int = _EXAMPLES_PER_STATE,
+        examples_per_state: int = EXAMPLES_PER_STATE,
     ) -> None:
         self.state_key = state_key
         self.examples_per_state = examples_per_state
@@ -93,36 +94,58 @@ class KeyedStates(ExactStates):
         :param observations: shape ``(n, *observation_space.shape)``
         :return: keys, shape ``(n, *shape of a key)``
         :raises TypeError: if a key is no number, sequence of numbers or array of numbers
-        :raises ValueError: if a key has another shape or kind of dtype than the first one, or is
-            not finite
+        :raises ValueError: if a key has another shape than the first one, floats where that had
+            integers, or a number that is not finite or beyond 64 bits with a sign
         """
-        return np.stack([self._key_of(observation) for observation in observations])
+        known = self._states_of_keys
+        like = None
+        if known is not None:
+            like = np.empty(known.observation_space.shape or (), known.observation_space.dtype)
+        found = []
+        for observation in observations:
+            key = self._key_of(observation, like)
+            like = key
+            found.append(key)
+        if not found:
+            shape = (1,) if like is None else like.shape
+            return np.empty((0, *shape), np.int64 if like is None else like.dtype)
+        return np.stack(found)
 
-    def _key_of(self, observation: NDArray[Any]) -> NDArray[Any]:
-        """Return the key of one observation, as an array with an axis."""
+    def _key_of(self, observation: NDArray[Any], like: NDArray[Any] | None) -> NDArray[Any]:
+        """Return the key of one observation, as an array with an axis, like an earlier key."""
         given = self.state_key(observation)
-        key = np.atleast_1d(np.asarray(given))
+        try:
+            key = np.atleast_1d(np.asarray(given))
+        except ValueError:
+            # A sequence of sequences of different lengths is no array.
+            key = np.empty(0)
         if key.dtype.kind not in "iubf" or key.size == 0:
             raise TypeError(
                 "state_key must return a number, a sequence of numbers or an array of numbers, got "
                 f"{given!r}"
             )
-        if key.dtype.kind == "f":
-            if not np.isfinite(key).all():
-                raise ValueError(f"state_key must return finite numbers, got {given!r}")
-            # Rounding may give -0.0, whose bytes are not those of 0.0.
-            key = key + 0.0
-        known = self._states_of_keys
-        if known is None:
+        key = self._widened(key, given)
+        if like is None:
             return key
-        shape = known.observation_space.shape
-        dtype = np.dtype(known.observation_space.dtype)
-        if key.shape != shape or not np.can_cast(key.dtype, dtype, "same_kind"):
+        is_other_kind = key.dtype.kind == "f" and like.dtype.kind != "f"
+        if key.shape != like.shape or is_other_kind:
             raise ValueError(
                 "state_key must always return the same shape and kind of number, first it was "
-                f"{dtype} of {shape}, now {key.dtype} of {key.shape}: {given!r}"
+                f"{like.dtype} of {like.shape}, now {key.dtype} of {key.shape}: {given!r}"
             )
-        return key.astype(dtype)
+        return key.astype(like.dtype)
+
+    def _widened(self, key: NDArray[Any], given: Any) -> NDArray[Any]:
+        """Return a key in 64 bits, so that equal numbers of different dtypes are equal bytes."""
+        if key.dtype.kind != "f":
+            if key.dtype == np.uint64 and key.max() > np.iinfo(np.int64).max:
+                raise ValueError(f"state_key must return integers below 2**63, got {given!r}")
+            return key.astype(np.int64)
+        key = key.astype(np.float64)
+        if not np.isfinite(key).all():
+            raise ValueError(f"state_key must return finite numbers, got {given!r}")
+        # Rounding may give -0.0, whose bytes are not those of 0.0.
+        return key + 0.0
 
     def _look_up(self, observations: NDArray[Any], take_in: bool) -> NDArray[np.int64]:
         """Return the ids of observations. Those that are new get one if they are to be taken in."""
@@ -222,7 +245,10 @@ class KeyedStates(ExactStates):
         if "examples" in state:
             examples = state["examples"][:, : self.examples_per_state]
             restored._examples[: len(examples), : examples.shape[1]] = examples
-            restored._n_seen[: len(examples)] = state["n_seen"]
+            # If fewer were kept than these states keep, no more can be drawn from.
+            was_full = examples.shape[1] < self.examples_per_state
+            most = examples.shape[1] if was_full else np.iinfo(np.int64).max
+            restored._n_seen[: len(examples)] = np.minimum(state["n_seen"], most)
         self.capacity = restored.capacity
         self._states_of_keys = restored._states_of_keys
         self._examples = restored._examples

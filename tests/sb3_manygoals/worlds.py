@@ -72,6 +72,36 @@ class NumberedCorridor(Corridor):
         return np.int64(cell)
 
 
+class Dusty(Corridor):
+    """
+    A corridor with the number of the cell and a random number as observation, so that hardly any
+    observation recurs.
+
+    :param length: number of cells
+    :param deadly: whether stepping off the right end terminates
+    :param start: the cell in which episodes start; None: a random one
+    """
+
+    def __init__(self, length: int = 6, deadly: bool = False, start: int | None = None) -> None:
+        super().__init__(length, deadly=deadly, start=start)
+        low = np.array([0.0, -1.0], np.float32)
+        high = np.array([length - 1, 1.0], np.float32)
+        self.observation_space = spaces.Box(low, high, dtype=np.float32)
+
+    def observation_of(self, cell: int) -> NDArray[Any]:
+        return np.array([cell, self.np_random.uniform(-1.0, 1.0)], np.float32)
+
+
+def cell_of(observation: NDArray[Any]) -> int:
+    """Return the cell of an observation of a dusty corridor, as a key or as a goal."""
+    return int(observation[0])
+
+
+def pair_of(observation: NDArray[Any]) -> int:
+    """Return which of two neighbouring cells an observation of a dusty corridor shows."""
+    return int(observation[0]) // 2
+
+
 class Paid(Corridor):
     """
     A corridor with rewards for arriving in some cells.

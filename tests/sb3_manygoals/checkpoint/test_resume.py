@@ -5,8 +5,10 @@ import functools
 import types
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 from sb3_contrib import RecurrentPPO
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
@@ -35,7 +37,14 @@ from sb3_manygoals.networks import PaddedCNN
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.resuming import Stop, assert_the_end_is_the_same
 from tests.sb3_manygoals.pretraining import test_end_to_end as pretraining
-from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor, cart_poles
+from tests.sb3_manygoals.worlds import (
+    Corridor,
+    Dusty,
+    NumberedCorridor,
+    cart_poles,
+    cell_of,
+    pair_of,
+)
 
 SMALL = "TwoRoomsSwitchSmall-v0"
 
@@ -97,6 +106,22 @@ BUILDS = {
     ),
     "updates as in SB3": lambda: ("MlpPolicy", Corridor(), AS_IN_SB3),
     "planned, half explore": lambda: ("MlpPolicy", Corridor(9), HALF_EXPLORE),
+    "keys": lambda: ("MlpPolicy", Dusty(), {**PLANNED, "goal_wrapper_kwargs": KEYS}),
+    "keys and goals": lambda: (
+        "MlpPolicy",
+        DummyVecEnv([Dusty] * 2),
+        {**PLANNED, "goal_wrapper_kwargs": {**KEYS, **PAIRS}},
+    ),
+    "keys and goals at a distance, a target network": lambda: (
+        "MlpPolicy",
+        DummyVecEnv([Dusty] * 2),
+        {**TD, "goal_wrapper_kwargs": {**KEYS, **PAIRS, "reached": 1}},
+    ),
+    "goals of pictures": lambda: (
+        "CnnPolicy",
+        gym.make(SMALL),
+        {**PLANNED, "goal_wrapper_kwargs": {**SHORT, "goal": brightest, "reached": near}},
+    ),
     "wrapped": lambda: (
         "CnnPolicy",
         GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7),
@@ -112,6 +137,33 @@ AS_IN_SB3 = {
     "gradient_steps": -1,
     "max_grad_norm": 0.5,
 }
+
+
+SHORT = {"max_episode_steps": 9}
+KEYS = {**SHORT, "state_key": cell_of}
+PAIRS = {"goal": pair_of, "goal_space": spaces.Discrete(3)}
+
+
+def brightest(picture):
+    """
+    Return where a picture is reddest.
+
+    :param picture: of shape (H, W, 3)
+    :return: two integers
+    """
+    reds = picture[..., 0].astype(int) - picture[..., 1]
+    return np.unravel_index(reds.argmax(), reds.shape)
+
+
+def near(achieved, desired):
+    """
+    Return which places are at most a step apart.
+
+    :param achieved: places, shape (n, 2)
+    :param desired: other places, the same shape
+    :return: booleans, shape (n,)
+    """
+    return np.abs(achieved - desired).sum(axis=1) <= 1
 
 
 class ManyPlans(PlannedTargets):
@@ -359,6 +411,28 @@ def test_functions_given_to_targets_are_compared_by_module_and_name(make, tmp_pa
     message = r"a learner with target_kwargs\['exploring_episodes'\] .*half.*, got .*other"
     with pytest.raises(CheckpointError, match=message):
         ExactCheckpointCallback(tmp_path).resume(built(other))
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"state_key": pair_of}, "state_key"),
+        ({"goal": cell_of}, "goal"),
+        ({"reached": 1}, "reached"),
+        ({"goal": lambda seen: int(seen[0]) // 2}, "goal"),
+        ({"goal": functools.partial(pair_of)}, "goal"),
+    ],
+)
+def test_states_and_goals_by_other_functions_are_refused(changed, name, tmp_path):
+    build("keys and goals").learn(70, ExactCheckpointCallback(tmp_path))
+    settings = {**KEYS, **PAIRS}
+    same = {**settings, "state_key": elsewhere(cell_of), "goal": elsewhere(pair_of)}
+    assert ExactCheckpointCallback(tmp_path).resume(
+        build("keys and goals", goal_wrapper_kwargs=same)
+    )
+    other = build("keys and goals", goal_wrapper_kwargs={**settings, **changed})
+    with pytest.raises(CheckpointError, match=rf"{name}"):
+        ExactCheckpointCallback(tmp_path).resume(other)
 
 
 @pytest.mark.parametrize(
