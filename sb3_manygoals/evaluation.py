@@ -16,7 +16,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_manygoals import errors
 from sb3_manygoals.action_masks import random_allowed
-from sb3_manygoals.goals.buffer import GoalBuffer
+from sb3_manygoals.goals.buffer import KINDS_OF_GOALS, GoalBuffer
 from sb3_manygoals.goals.moved_worlds import refuse_evaluation, worlds_of
 from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical
 from sb3_manygoals.random_streams import Stream
@@ -45,8 +45,8 @@ class GoalReacher(Protocol):
 
 Ceiling = Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]
 """
-A function of starts and goals, n observations each. It returns for each pair the best probability
-of getting there, shape (n,).
+A function of n starts, which are observations, and of n goals. It returns for each pair the best
+probability of getting there, shape (n,).
 """
 
 
@@ -113,6 +113,7 @@ def evaluate_mastery(
     ceiling: Ceiling | None = None,
     env_seeds: Sequence[int] | None = None,
     warn: bool = True,
+    goal_buffer: GoalBuffer | None = None,
 ) -> MasteryResult:
     """
     Measure mastery: let the model try every goal from a random start.
@@ -124,7 +125,8 @@ def evaluate_mastery(
     :param model: model that acts towards goals; it is asked for deterministic actions
     :param env: vector environment without goals, with array observations and discrete actions, in
         any autoreset mode
-    :param goals: observations to reach, shape (n_goals, *observation_space.shape)
+    :param goals: observations to reach, shape (n_goals, *observation_space.shape). Where goals are
+        of another space, elements of that, shape (n_goals, *goal_space.shape)
     :param max_steps: number of steps in which a goal must be reached; the paper allows 200
     :param epsilon: probability of a random action instead of the model's. Greedy policies circle
         for ever where they are wrong
@@ -140,13 +142,18 @@ def evaluate_mastery(
         again until each sub-environment has one. None: any numbers below 2**32
     :param warn: whether to warn of goals that the model never met, if it has a ``goal_buffer``;
         held-out goals need not be met
+    :param goal_buffer: says what observations achieve and which goals are reached by that, by its
+        ``state_key``, ``goal`` and ``reached``. None: that of the model, if it has one; else
+        a goal is reached by the same observation, byte for byte
     :return: rate, interval, and the outcome of each episode
-    :raises TypeError: if ``env`` is no vector environment, or its observations cannot be goals
+    :raises TypeError: if ``env`` is no vector environment, its observations cannot be goals, or
+        ``goal_buffer`` is no GoalBuffer
     :raises ValueError: if goals, env, a reward, a number or the values of ``ceiling`` do not fit,
-        or there are no action masks
+        ``goal_buffer`` is for other observations, or there are no action masks
     """
     known = _known_goals(model)
-    goals, n_actions = _check(env, goals, known)
+    rules = _rules(model, env, goal_buffer)
+    goals, n_actions = _check(env, goals, known, rules)
     if warn:
         _warn_of_unmet(known, goals)
     check_count("max_steps", max_steps)
@@ -159,7 +166,9 @@ def evaluate_mastery(
     episode_goals = np.repeat(np.arange(len(goals)), episodes_per_goal)
     n_episodes = len(episode_goals)
     steps: NDArray[np.int64] = np.full(n_episodes, -1, dtype=np.int64)
-    starts = np.empty((0 if ceiling is None else n_episodes, *goals.shape[1:]), dtype=goals.dtype)
+    space = env.single_observation_space
+    n_starts = 0 if ceiling is None else n_episodes
+    starts = np.empty((n_starts, *(space.shape or ())), dtype=space.dtype)
     for round_number, first in enumerate(range(0, n_episodes, n_envs)):
         rng = np.random.default_rng((seed, round_number, Stream.EVALUATION))
         rows = slice(first, min(first + n_envs, n_episodes))
@@ -173,7 +182,8 @@ def evaluate_mastery(
             starts[rows] = observations[:n_rows]
         active = np.arange(n_rows)
         for step in range(max_steps + 1):
-            reached = identical(observations[active], pursued[active], goals.ndim - 1)
+            achieved = rules.achieved(observations[active])
+            reached = rules.are_reached(achieved, pursued[active])
             steps[first + active[reached]] = step
             active = active[~reached]
             if step == max_steps or len(active) == 0:
@@ -187,13 +197,17 @@ def evaluate_mastery(
             else:
                 actions = rng.integers(n_actions, size=n_envs)
             seen = observations[active]
-            query = {"observation": seen, "achieved_goal": seen, "desired_goal": pursued[active]}
+            query = {
+                "observation": seen,
+                "achieved_goal": seen if rules.goal_buffer is None else achieved[~reached],
+                "desired_goal": pursued[active],
+            }
             chosen, _ = model.predict(query, deterministic=True, **masks)
             actions[active] = np.where(explore[active], actions[active], chosen)
             observations, last, ended, infos = _step(env, actions, watch)
             # An episode may end at its goal, which the next observations no longer show.
             over = active[ended[active]]
-            reached_last = identical(last[over], pursued[over], goals.ndim - 1)
+            reached_last = rules.are_reached(rules.achieved(last[over]), pursued[over])
             steps[first + over[reached_last]] = step + 1
             active = active[~ended[active]]
     steps = steps.reshape(len(goals), episodes_per_goal)
@@ -245,6 +259,55 @@ def check_seeds(env_seeds: Sequence[int] | None) -> None:
     seeds = (min(env_seeds), max(env_seeds)) if isinstance(env_seeds, range) else env_seeds
     for seed in seeds:
         check_count("each of env_seeds", seed, at_least=0)
+
+
+class _Rules:
+    """
+    What observations achieve, and which goals are reached by that.
+
+    :param goal_buffer: says so by its functions. None: a goal is reached by the same observation
+    """
+
+    def __init__(self, goal_buffer: GoalBuffer | None) -> None:
+        self.goal_buffer = goal_buffer
+
+    def achieved(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """Return what n observations achieve."""
+        return observations if self.goal_buffer is None else self.goal_buffer.achieved(observations)
+
+    def are_reached(self, achieved: NDArray[Any], pursued: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which of n achievements reach the goals beside them."""
+        if self.goal_buffer is None:
+            return identical(achieved, pursued, achieved.ndim - 1)
+        if len(achieved) == 0:
+            # A function of the user's need not take an empty batch.
+            return np.zeros(0, dtype=np.bool_)
+        return self.goal_buffer.is_reached(achieved, pursued)
+
+
+def _rules(model: Any, env: Any, goal_buffer: GoalBuffer | None) -> _Rules:
+    """Return the rules that the user gives, or that a model has learned by."""
+    if goal_buffer is not None and not isinstance(goal_buffer, GoalBuffer):
+        raise TypeError(f"goal_buffer must be a GoalBuffer or None, got {goal_buffer!r}")
+    if not isinstance(env, VectorEnv):
+        # This is refused elsewhere.
+        return _Rules(None)
+    space = env.single_observation_space
+    found = goal_buffer
+    if found is None:
+        found = getattr(model, "goal_buffer", None)
+        config = getattr(model, "goal_config", None)
+        if not isinstance(found, GoalBuffer) and isinstance(config, dict):
+            # A model that was loaded without an environment has the functions, but no goals.
+            found = GoalBuffer(space, 1, **{name: config.get(name) for name in KINDS_OF_GOALS})
+    if not isinstance(found, GoalBuffer):
+        return _Rules(None)
+    says_nothing = all(value is None for value in found.identity.values())
+    if found.observation_space != space and (goal_buffer is not None or not says_nothing):
+        raise ValueError(
+            f"goal_buffer is for observations of {found.observation_space}, env has {space}"
+        )
+    return _Rules(None if says_nothing else found)
 
 
 def _known_goals(model: Any) -> GoalBuffer | None:
@@ -323,7 +386,7 @@ def _result(
 
 
 def _check(
-    env: VectorEnv[Any, Any, Any], goals: NDArray[Any], known: GoalBuffer | None
+    env: VectorEnv[Any, Any, Any], goals: NDArray[Any], known: GoalBuffer | None, rules: _Rules
 ) -> tuple[NDArray[Any], int]:
     """Return the goals as an array and the number of actions, or raise an error."""
     if not isinstance(env, VectorEnv):
@@ -334,13 +397,16 @@ def _check(
     space = env.single_observation_space
     check_goal_space(space)
     goals = np.asarray(goals)
-    fits = goals.ndim > 0 and len(goals) > 0 and goals.shape[1:] == space.shape
-    if not fits or goals.dtype != space.dtype:
+    goal_space = space if rules.goal_buffer is None else rules.goal_buffer.goal_space
+    fits = goals.ndim > 0 and len(goals) > 0 and goals.shape[1:] == goal_space.shape
+    if not fits or goals.dtype != goal_space.dtype:
         raise ValueError(
-            f"goals must be {space.dtype} of shape (n, *{space.shape}) with n > 0, got "
+            f"goals must be {goal_space.dtype} of shape (n, *{goal_space.shape}) with n > 0, got "
             f"{goals.dtype} of {goals.shape}"
         )
-    if known is not None and known.observation_space == space:
+    if rules.goal_buffer is not None:
+        rules.goal_buffer.check_goals(goals, "goals")
+    elif known is not None and known.observation_space == space:
         known.check_goals(goals, "goals")
     else:
         check_inside(space, goals, "goals")
@@ -366,7 +432,8 @@ class MasteryCallback(BaseCallback):
 
     :param env: vector environment without goals, with array observations and discrete actions, in
         any autoreset mode; the model must not learn in it
-    :param goals: observations to reach, shape (n_goals, *observation_space.shape)
+    :param goals: observations to reach, shape (n_goals, *observation_space.shape). Where goals are
+        of another space, elements of that, shape (n_goals, *goal_space.shape)
     :param eval_freq: number of environment steps between measurements
     :param max_steps: number of steps in which a goal must be reached; the paper allows 200
     :param epsilon: probability of a random action in the second of the two measures
@@ -375,8 +442,11 @@ class MasteryCallback(BaseCallback):
     :param verbose: 1 to print each measurement, 0 to print nothing
     :param env_seeds: the seeds that the environments accept, at least one; None: any numbers below
         2**32
-    :raises TypeError: when training begins, if ``env`` is no vector environment, or its
-        observations cannot be goals
+    :param goal_buffer: says what observations achieve and which goals are reached by that, by its
+        ``state_key``, ``goal`` and ``reached``. None: that of the model, if it has one; else
+        a goal is reached by the same observation, byte for byte
+    :raises TypeError: when training begins, if ``env`` is no vector environment, its observations
+        cannot be goals, or ``goal_buffer`` is no GoalBuffer
     :raises ValueError: if ``eval_freq`` or ``env_seeds`` do not fit; when training begins, if
         another argument does not fit or the model learns in ``env``
     :ivar training_seconds: time of training so far, without the measurements, in seconds
@@ -393,6 +463,7 @@ class MasteryCallback(BaseCallback):
         seed: int = 0,
         verbose: int = 0,
         env_seeds: Sequence[int] | None = None,
+        goal_buffer: GoalBuffer | None = None,
     ) -> None:
         super().__init__(verbose)
         self.env = env
@@ -403,6 +474,7 @@ class MasteryCallback(BaseCallback):
         self.on_measure = on_measure
         self.seed = seed
         self.env_seeds = env_seeds
+        self.goal_buffer = goal_buffer
         check_seeds(env_seeds)
         self.training_seconds = 0.0
         # When the clock was started, or infinity while it stands between trainings.
@@ -432,7 +504,8 @@ class MasteryCallback(BaseCallback):
         return self.training_seconds + max(time.perf_counter() - self._clock_started, 0.0)
 
     def _init_callback(self) -> None:
-        _check(self.env, self.goals, _known_goals(self.model))
+        rules = _rules(self.model, self.env, self.goal_buffer)
+        _check(self.env, self.goals, _known_goals(self.model), rules)
         if worlds_of(self.env) & worlds_of(self.training_env):
             refuse_evaluation(self)
 
@@ -473,6 +546,7 @@ class MasteryCallback(BaseCallback):
                 env_seeds=self.env_seeds,
                 # Goals may still be met.
                 warn=False,
+                goal_buffer=self.goal_buffer,
             )
             for probability in (0.0, self.epsilon)
         )
