@@ -255,7 +255,8 @@ class ManyGoalsPolicy(BasePolicy):
             return
         for network in self.networks:
             network.trunk[0].fit(observations)  # type: ignore[index]
-            if goals is not None and network.goal_trunk is not None:
+            # A subclass may have networks that know nothing of layers for goals.
+            if goals is not None and self.goals_have_own_trunk:
                 network.goal_trunk[0].fit(goals)  # type: ignore[index]
 
     @property
