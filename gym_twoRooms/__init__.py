@@ -3,6 +3,7 @@
 import gymnasium as gym
 
 from gym_twoRooms.env import TwoRoomsSwitchEnv
+from gym_twoRooms.goals import agent_cell, agent_cell_and_doors
 from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError
 from gym_twoRooms.mdp import Action, TwoRoomsMDP, compile_layout
 from gym_twoRooms.vector_env import TwoRoomsSwitchVectorEnv
@@ -15,6 +16,8 @@ __all__ = [
     "TwoRoomsMDP",
     "TwoRoomsSwitchEnv",
     "TwoRoomsSwitchVectorEnv",
+    "agent_cell",
+    "agent_cell_and_doors",
     "compile_layout",
 ]
 

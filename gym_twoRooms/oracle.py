@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 
 CHUNK = 256
 """Goals that :func:`mastery_ceiling` plans for at a time: about 32 bytes a state and goal."""
+Goal = Callable[[NDArray[np.uint8]], ArrayLike]
+"""A function of one picture, (H, W, 3) uint8. It returns what that achieves, of a fixed shape."""
+Reached = Callable[[NDArray[Any], NDArray[Any]], ArrayLike]
+"""
+A function of n achievements and n goals, ``(n, *shape of a goal)`` each. It returns for each pair
+whether the goal is reached, (n,) bool.
+"""
 TransitionModel = dict[int, dict[int, list[tuple[float, int, float, bool]]]]
 """``{state: {action: [(probability, next_state, reward, terminated), ...]}}``"""
 
@@ -89,17 +96,34 @@ def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDA
     :raises TypeError: If goals are not integers
     :raises ValueError: If there is no such state, or ``horizon`` is no number of steps
     """
-    if not isinstance(horizon, (int, np.integer)) or horizon < 0:
-        raise ValueError(f"horizon must be an integer of at least 0, got {horizon!r}.")
+    _check_horizon(horizon)
     goals, columns, matrices = _problem(mdp, goals)
-    reached = np.zeros((mdp.n_states, len(goals)))
-    reached[goals, columns] = 1.0
+    return _reach_sets(matrices, (goals, columns), (mdp.n_states, len(goals)), horizon)
+
+
+def _reach_sets(
+    matrices: list["csr_array"],
+    achieving: tuple[NDArray[np.integer[Any]], ...],
+    shape: tuple[int, int],
+    horizon: int,
+) -> NDArray[np.float64]:
+    """
+    Return the probability that the best policy reaches goals that are sets of states in time.
+
+    :param matrices: The dynamics, from :func:`transition_matrices`
+    :param achieving: Pairs of a state and the column of a goal that it achieves
+    :param shape: The numbers of states and goals, (S, G)
+    :param horizon: Steps allowed, at least 0
+    :return: For each start and goal, (S, G) float64
+    """
+    reached = np.zeros(shape)
+    reached[achieving] = 1.0
     for _ in range(horizon):
         before = reached
         reached = matrices[0] @ before
         for matrix in matrices[1:]:
             np.maximum(reached, matrix @ before, out=reached)
-        reached[goals, columns] = 1.0
+        reached[achieving] = 1.0
         # Once a step changes nothing, no later step does.
         if np.array_equal(reached, before):
             break
@@ -107,17 +131,26 @@ def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDA
 
 
 def mastery_ceiling(
-    mdp: TwoRoomsMDP, horizon: int
-) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.float64]]:
+    mdp: TwoRoomsMDP, horizon: int, goal: Goal | None = None, reached: float | Reached | None = None
+) -> Callable[[NDArray[np.uint8], NDArray[Any]], NDArray[np.float64]]:
     """
     Return the ceiling of mastery as :func:`~sb3_manygoals.evaluation.evaluate_mastery` takes it.
 
+    With ``goal`` or ``reached``, a goal is the set of all states that reach it.
+
     :param mdp: The compiled world
     :param horizon: Steps allowed, at least 0
-    :return: A function of starts and goals, observations (N, H, W, 3) uint8 each. It returns the
-        probabilities, (N,) float64, with which the best policy reaches each goal from its start in
-        time. It plans for :data:`CHUNK` goals at a time, to bound its memory
+    :param goal: What a picture achieves, such as :func:`~gym_twoRooms.goals.agent_cell`. None: the
+        picture itself
+    :param reached: Greatest Euclidean distance at which an achievement reaches a goal, or a
+        function that says whether it does. None: they must be equal
+    :return: A function of starts, observations (N, H, W, 3) uint8, and goals, achievements
+        (N, ...). It returns the probabilities, (N,) float64, with which the best policy reaches
+        each goal from its start in time. It plans for :data:`CHUNK` goals at a time, to bound its
+        memory
     """
+    if goal is not None or reached is not None:
+        return _ceiling_of_sets(mdp, horizon, goal, reached)
 
     def ceiling(starts: NDArray[np.uint8], goals: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Plan for the different goals, some at a time, and look each pair up."""
@@ -131,6 +164,60 @@ def mastery_ceiling(
         return best
 
     return ceiling
+
+
+def _ceiling_of_sets(
+    mdp: TwoRoomsMDP, horizon: int, goal: Goal | None, reached: float | Reached | None
+) -> Callable[[NDArray[np.uint8], NDArray[Any]], NDArray[np.float64]]:
+    """Return the function of :func:`mastery_ceiling` for goals that are sets of states."""
+    _check_horizon(horizon)
+
+    def ceiling(starts: NDArray[np.uint8], goals: NDArray[Any]) -> NDArray[np.float64]:
+        """Plan for the different goals, some at a time, and look each pair up."""
+        start_states = mdp.states_of(starts)
+        achieved = _achievements(mdp, goal)
+        goals = np.asarray(goals)
+        if goals.shape != (len(starts), *achieved.shape[1:]):
+            raise ValueError(
+                f"goals must be of shape {(len(starts), *achieved.shape[1:])}, one for each "
+                f"start, got {goals.shape}."
+            )
+        matrices = transition_matrices(mdp)
+        wanted, rows = np.unique(goals, axis=0, return_inverse=True)
+        rows = rows.reshape(-1)
+        best = np.empty(len(start_states))
+        for first in range(0, len(wanted), CHUNK):
+            here = rows // CHUNK == first // CHUNK
+            some = wanted[first : first + CHUNK]
+            sets = np.stack([_reach(achieved, one, reached) for one in some], axis=1)
+            chances = _reach_sets(matrices, np.nonzero(sets), sets.shape, horizon)
+            best[here] = chances[start_states[here], rows[here] - first]
+        return best
+
+    return ceiling
+
+
+def _achievements(mdp: TwoRoomsMDP, goal: Goal | None) -> NDArray[Any]:
+    """Return what each state achieves, (S, ...)."""
+    if goal is None:
+        return mdp.observe(np.arange(mdp.n_states))
+    return np.array([goal(mdp.observe(state)) for state in range(mdp.n_states)])
+
+
+def _reach(
+    achieved: NDArray[Any], goal: NDArray[Any], reached: float | Reached | None
+) -> NDArray[np.bool_]:
+    """Return which achievements reach a goal, (S,) bool."""
+    n_states = len(achieved)
+    if callable(reached):
+        found = np.asarray(reached(achieved, np.repeat(goal[np.newaxis], n_states, axis=0)))
+        if found.shape != (n_states,):
+            raise ValueError(f"reached must return shape {(n_states,)}, got {found.shape}.")
+        return found.astype(np.bool_)
+    if reached is None:
+        return np.asarray((achieved == goal).reshape(n_states, -1).all(axis=1))
+    differences = np.subtract(achieved, goal, dtype=np.float64).reshape(n_states, -1)
+    return np.asarray(np.linalg.norm(differences, axis=1) <= reached)
 
 
 def expected_steps(mdp: TwoRoomsMDP, goals: ArrayLike) -> NDArray[np.float64]:
@@ -213,3 +300,9 @@ def _problem(
             f"goals must be a sequence of at least one state number, got shape {states.shape}."
         )
     return states, np.arange(len(states)), transition_matrices(mdp)
+
+
+def _check_horizon(horizon: int) -> None:
+    """Raise a ValueError if this is no number of steps."""
+    if not isinstance(horizon, (int, np.integer)) or horizon < 0:
+        raise ValueError(f"horizon must be an integer of at least 0, got {horizon!r}.")

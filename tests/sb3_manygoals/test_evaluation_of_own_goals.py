@@ -1,10 +1,13 @@
 """Mastery of goals that are what observations achieve."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from gym_twoRooms import agent_cell
+from gym_twoRooms.oracle import mastery_ceiling
 from sb3_manygoals import GoalBuffer, ManyGoalsDQN, MasteryCallback, evaluate_mastery
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Always, Corridor, Dusty, cell_of, pair_of
@@ -171,6 +174,28 @@ def test_goals_that_were_never_met_are_warned_of():
     model.learn(30)
     with pytest.warns(UserWarning, match="1 of 2 goals are not known to the model"):
         evaluate_mastery(model, dusty(2), np.array([[1.0], [4.5]], np.float32), 5)
+
+
+def test_the_exact_ceiling_of_two_rooms_is_for_cells_too():
+    """A random policy stays below it."""
+    env = gym.make_vec("TwoRoomsSwitchSmall-v0", 24, vectorization_mode="vector_entry_point")
+    mdp = env.unwrapped.mdp
+    buffer = GoalBuffer(env.single_observation_space, 10, goal=agent_cell)
+    cells = np.unique(buffer.achieved(mdp.observations), axis=0)
+    result = evaluate_mastery(
+        Always(0),
+        env,
+        cells,
+        15,
+        epsilon=1.0,
+        episodes_per_goal=10,
+        goal_buffer=buffer,
+        ceiling=mastery_ceiling(mdp, 15, agent_cell),
+    )
+    assert 0.05 < result.rate < result.ceiling.mean() < 1.0
+    # Where the best policy cannot be in time, nobody is.
+    assert not result.reached[result.ceiling == 0.0].any()
+    assert (result.ceiling[result.steps == 0] == 1.0).all()
 
 
 def test_without_functions_all_is_as_it_was():
