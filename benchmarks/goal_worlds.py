@@ -302,9 +302,14 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
         "bits-10": lambda: bits(10),
         "clock": lambda: paper(150_000, Clock, state_key=without_clock),
         "noise": lambda: paper(150_000, Noisy, state_key=NearestColors(_colors())),
-        "agent-cell": lambda: paper(20_000, goal=agent_cell, state_key=agent_cell),
-        "agent-cell-and-doors": lambda: paper(20_000, goal=agent_cell_and_doors),
-        "near-cell": lambda: paper(20_000, goal=agent_cell, reached=1.0),
+        "agent-cell": lambda: paper(20_000, goal=agent_cell),
+        "agent-cell-keyed": lambda: paper(20_000, goal=agent_cell, state_key=agent_cell_and_doors),
+        "agent-cell-and-doors-keyed": lambda: paper(
+            20_000, goal=agent_cell_and_doors, state_key=agent_cell_and_doors
+        ),
+        "near-cell-keyed": lambda: paper(
+            20_000, goal=agent_cell, reached=1.0, state_key=agent_cell_and_doors
+        ),
         "maze-umaze": lambda: maze("maze-umaze"),
         "maze-medium": lambda: maze("maze-medium"),
         "car": car,

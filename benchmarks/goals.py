@@ -42,8 +42,9 @@ class GoalsConfig:
     """Train in a world whose states and goals are what the user says, and measure success."""
 
     world: str = "agent-cell"
-    """The world: bits-8, bits-10, clock, noise, agent-cell, agent-cell-and-doors, near-cell,
-    maze-umaze, maze-medium, car, room-.05 or room-.1."""
+    """The world: bits-8, bits-10, clock, noise, agent-cell, agent-cell-keyed,
+    agent-cell-and-doors-keyed, near-cell-keyed, maze-umaze, maze-medium, car, room-.05 or
+    room-.1."""
     agent: Literal["default", "her"] = "default"
     """ManyGoalsDQN as it is, or SB3's DQN with HerReplayBuffer."""
     seed: int = 0
