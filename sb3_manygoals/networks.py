@@ -193,6 +193,8 @@ class PackedPreprocess(nn.Module):
     :param standardize: whether to standardize, once :meth:`fit` was called
     :param channels_last: whether the last axis of images holds the channels; None:
         :func:`channels_are_last` decides
+    :raises ValueError: if ``channels_last`` is None and the shape of images does not tell, or torch
+        allows no module to have the name of a part
     """
 
     def __init__(
@@ -204,12 +206,18 @@ class PackedPreprocess(nn.Module):
     ) -> None:
         super().__init__()
         self.packed = observation_space
-        self.parts = nn.ModuleDict(
-            {
-                name: Preprocess(part, normalize_images, standardize, channels_last)
-                for name, part in observation_space.parts.items()
-            }
-        )
+        parts: dict[str, nn.Module] = {
+            name: Preprocess(part, normalize_images, standardize, channels_last)
+            for name, part in observation_space.parts.items()
+        }
+        try:
+            self.parts = nn.ModuleDict(parts)
+        except KeyError as error:
+            # CombinedExtractor names its modules by the parts, too.
+            raise ValueError(
+                "the parts of an observation must have names that torch allows modules to have: "
+                f"{error.args[0]}. Rename them in a wrapper, got {list(parts)}"
+            ) from error
         self.space = spaces.Dict(
             {name: _extractor_space(part.space) for name, part in self.parts.items()}  # type: ignore[arg-type]
         )

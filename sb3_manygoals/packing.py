@@ -12,7 +12,7 @@ import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-_PARTS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+from sb3_manygoals.validation import why_no_array_space
 
 
 class _Place(NamedTuple):
@@ -21,6 +21,9 @@ class _Place(NamedTuple):
     bytes: slice
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    torch_dtype: th.dtype
+    greatest: NDArray[Any] | int | None
+    """The greatest values of a part that becomes one-hot, None for others."""
 
 
 class PackedSpace(spaces.Box):
@@ -31,22 +34,26 @@ class PackedSpace(spaces.Box):
     changes. The learner keeps and compares such arrays; policies unpack them.
 
     :param parts: the spaces of the arrays: Box, Discrete, MultiDiscrete or MultiBinary
-    :raises TypeError: if a part is of another kind, or there is none
+    :raises TypeError: if a part is of another kind, or has no elements, or there is none
     """
 
     def __init__(self, parts: spaces.Dict) -> None:
         self.parts = parts
-        self.places: dict[str, _Place] = {}
+        self._places: dict[str, _Place] = {}
         """Where the bytes of each part are."""
         size = 0
         for name, part in parts.items():
-            if not isinstance(part, _PARTS):
-                kinds = ", ".join(kind.__name__ for kind in _PARTS)
-                raise TypeError(f"each part of an observation must be one of {kinds}, got {part}")
+            reason = why_no_array_space(part)
+            if reason is not None:
+                raise TypeError(
+                    f"{name!r} of the observation cannot be packed: {reason}, got {part}"
+                )
             dtype = np.dtype(part.dtype)
             shape = part.shape or ()
             n_bytes = math.prod(shape) * dtype.itemsize
-            self.places[name] = _Place(slice(size, size + n_bytes), shape, dtype)
+            torch_dtype = th.from_numpy(np.empty(0, dtype)).dtype
+            place = slice(size, size + n_bytes)
+            self._places[name] = _Place(place, shape, dtype, torch_dtype, _greatest(part))
             size += n_bytes
         if size == 0:
             raise TypeError(f"an observation must have a part with elements, got {parts}")
@@ -59,12 +66,13 @@ class PackedSpace(spaces.Box):
         :param observation: the parts by their names, each of the shape of its space, or with n rows
             of it. Other entries are ignored
         :return: bytes, shape ``(size,)`` or ``(n, size)``
-        :raises ValueError: if a part is missing, or has another shape or kind of dtype
+        :raises ValueError: if a part is missing, has another shape or kind of dtype, is not finite,
+            or is out of the range of its Discrete, MultiDiscrete or MultiBinary space
         """
         rows = []
-        for name, place in self.places.items():
+        for name, place in self._places.items():
             if name not in observation:
-                raise ValueError(f"the observation must have {list(self.places)}, got no {name!r}")
+                raise ValueError(f"the observation must have {list(self._places)}, got no {name!r}")
             array = np.asarray(observation[name])
             n_axes = array.ndim - len(place.shape)
             fits = n_axes in (0, 1) and array.shape[n_axes:] == place.shape
@@ -73,10 +81,18 @@ class PackedSpace(spaces.Box):
                     f"{name!r} of the observation must be {place.dtype} of shape {place.shape}, "
                     f"got {array.dtype} of {array.shape}"
                 )
+            batch = array.shape[:n_axes]
+            # What is too great for the dtype becomes infinite.
+            with np.errstate(over="ignore"):
+                array = np.ascontiguousarray(array, dtype=place.dtype)
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ValueError(f"{name!r} of the observation must be finite, got {array}")
-            array = np.ascontiguousarray(array, dtype=place.dtype)
-            rows.append(array.reshape(*array.shape[:n_axes], -1).view(np.uint8))
+            if place.greatest is not None and ((array < 0) | (array > place.greatest)).any():
+                raise ValueError(
+                    f"{name!r} of the observation must be of {self.parts[name]}, got {array}"
+                )
+            size = math.prod(place.shape)
+            rows.append(array.reshape(*batch, size).view(np.uint8))
         if len({row.shape[:-1] for row in rows}) > 1:
             raise ValueError(
                 f"all parts of a batch must have as many rows, got {[row.shape[0] for row in rows]}"
@@ -94,8 +110,8 @@ class PackedSpace(spaces.Box):
         return {
             name: np.ascontiguousarray(packed[..., place.bytes])
             .view(place.dtype)
-            .reshape(*batch, *place.shape)
-            for name, place in self.places.items()
+            .reshape((*batch, *place.shape))
+            for name, place in self._places.items()
         }
 
     def unpack_tensor(self, packed: th.Tensor) -> dict[str, th.Tensor]:
@@ -106,10 +122,10 @@ class PackedSpace(spaces.Box):
         :return: the parts by their names, each of shape ``(B, *shape of the part)``
         """
         found = {}
-        for name, place in self.places.items():
-            part = packed[:, place.bytes].contiguous()
-            dtype = th.from_numpy(np.empty(0, place.dtype)).dtype
-            found[name] = part.view(dtype).reshape(len(packed), *place.shape)
+        for name, place in self._places.items():
+            # A single row would count as contiguous where it is, between other parts.
+            part = packed[:, place.bytes].clone(memory_format=th.contiguous_format)
+            found[name] = part.view(place.torch_dtype).reshape(len(packed), *place.shape)
         return found
 
     def sample(self, mask: Any = None, probability: Any = None) -> NDArray[Any]:
@@ -130,14 +146,15 @@ class PackedSpace(spaces.Box):
         return self.parts.seed(seed)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PackedSpace) and self.parts == other.parts
+        # Dicts of spaces are equal in any order, but bytes are in the order of the parts.
+        return (
+            isinstance(other, PackedSpace)
+            and list(self._places) == list(other._places)
+            and self.parts == other.parts
+        )
 
     def __repr__(self) -> str:
         return f"PackedSpace({self.parts})"
-
-    def __setstate__(self, state: Any) -> None:
-        # Box restores versions of itself that had fewer attributes.
-        super().__setstate__(state)
 
 
 def packed_parts(observation_space: spaces.Dict, leave_out: tuple[str, ...] = ()) -> PackedSpace:
@@ -152,13 +169,28 @@ def packed_parts(observation_space: spaces.Dict, leave_out: tuple[str, ...] = ()
     texts = [name for name, part in observation_space.items() if _is_text(part)]
     if texts:
         warnings.warn(
-            f"{', '.join(map(repr, texts))} of the observations is a text, which no network here "
-            "reads: it is left out",
+            "a text, which no network here reads, is left out of the observations: "
+            f"{', '.join(map(repr, texts))}",
             stacklevel=4,
         )
     dropped = {*texts, *leave_out}
     kept = {name: part for name, part in observation_space.items() if name not in dropped}
     return PackedSpace(spaces.Dict(kept))
+
+
+def as_packed(given: Any, space: spaces.Space[Any]) -> Any:
+    """
+    Pack what is a dict of arrays.
+
+    :param given: one element of a space, or a batch: a dict of arrays, or an array
+    :param space: the space
+    :return: bytes, if ``given`` is a dict and the space is one of packed observations. Else
+        ``given`` itself
+    :raises ValueError: if parts are missing, or do not fit their spaces
+    """
+    if isinstance(space, PackedSpace) and isinstance(given, Mapping):
+        return space.pack(given)
+    return given
 
 
 def packed_observation(observation: Mapping[str, Any], space: spaces.Space[Any]) -> NDArray[Any]:
@@ -174,9 +206,7 @@ def packed_observation(observation: Mapping[str, Any], space: spaces.Space[Any])
     seen = observation["observation"]
     if not isinstance(space, PackedSpace):
         return np.asarray(seen)
-    if isinstance(seen, Mapping):
-        return space.pack(seen)
-    array = np.asarray(seen)
+    array = np.asarray(as_packed(seen, space))
     if array.dtype == np.uint8 and array.shape[-1:] == space.shape:
         return array
     return space.pack(observation)
@@ -187,3 +217,12 @@ def _is_text(space: spaces.Space[Any]) -> bool:
     if isinstance(space, spaces.Text):
         return True
     return space.dtype is not None and np.dtype(space.dtype).kind in "US"
+
+
+def _greatest(space: spaces.Space[Any]) -> NDArray[Any] | int | None:
+    """Return the greatest values of a space whose elements become one-hot, None of others."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n) - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.nvec - 1
+    return 1 if isinstance(space, spaces.MultiBinary) else None

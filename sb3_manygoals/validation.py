@@ -1,4 +1,4 @@
-"""Checks of arguments that users give: numbers, rewards, action spaces, actions, and names."""
+"""Checks of arguments that users give: numbers, rewards, spaces, actions, and names."""
 
 import difflib
 import math
@@ -8,6 +8,27 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike
+
+ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+"""Spaces whose elements are single NumPy arrays of fixed shape and dtype."""
+
+
+def why_no_array_space(space: spaces.Space[Any]) -> str | None:
+    """
+    Return why elements of a space cannot be compared, and read by a network, as single arrays.
+
+    :param space: any space
+    :return: what was expected of the space. None if there is nothing wrong with it
+    """
+    if not isinstance(space, ARRAY_SPACES):
+        return f"expected one of {', '.join(kind.__name__ for kind in ARRAY_SPACES)}"
+    if isinstance(space, spaces.Box) and (space.shape == () or 0 in space.shape):
+        return "expected an array with elements"
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(space.start != 0):
+        return "expected values that start at 0"
+    if isinstance(space, spaces.MultiDiscrete) and len(space.shape) > 1:
+        return "expected a MultiDiscrete of one axis"
+    return None
 
 
 def check_count(

@@ -9,10 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from sb3_manygoals.packing import packed_observation
-
-GOAL_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-"""Spaces whose elements can be goals: each is one NumPy array of fixed shape and dtype."""
+from sb3_manygoals.packing import as_packed, packed_observation
+from sb3_manygoals.validation import ARRAY_SPACES, why_no_array_space
 
 # Messages show the numbers of an observation if it has no more than these.
 _MOST_SHOWN = 16
@@ -46,7 +44,7 @@ def check_goal_space(
     :raises TypeError: if they are not single arrays of fixed shape. It says how to wrap the
         environment
     """
-    reason = _why_no_goal_space(observation_space)
+    reason = why_no_array_space(observation_space)
     if reason is not None and name != "observation_space":
         raise TypeError(f"{name} cannot be a space of goals: {reason}, got {observation_space}")
     if reason is not None:
@@ -58,19 +56,6 @@ def check_goal_space(
     return observation_space.shape or (), np.dtype(observation_space.dtype)
 
 
-def _why_no_goal_space(space: spaces.Space[Any]) -> str | None:
-    """Return what was expected of a space of goals, or None if it is one."""
-    if not isinstance(space, GOAL_SPACES):
-        return f"expected one of {', '.join(kind.__name__ for kind in GOAL_SPACES)}"
-    if isinstance(space, spaces.Box) and (space.shape == () or 0 in space.shape):
-        return "expected an array with elements"
-    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(space.start != 0):
-        return "expected values that start at 0"
-    if isinstance(space, spaces.MultiDiscrete) and len(space.shape) > 1:
-        return "expected a MultiDiscrete of one axis"
-    return None
-
-
 def _how_to_wrap(space: spaces.Space[Any]) -> str:
     """Return the wrappers of Gymnasium, as code, that turn observations into single arrays."""
     wrappers = "gymnasium.wrappers"
@@ -79,7 +64,7 @@ def _how_to_wrap(space: spaces.Space[Any]) -> str:
     if not isinstance(space, spaces.Dict):
         return f"{flatten}(env)" if _can_be_flattened(space) else own
     ways = []
-    single = [key for key, part in space.items() if isinstance(part, GOAL_SPACES)]
+    single = [key for key, part in space.items() if isinstance(part, ARRAY_SPACES)]
     if single:
         key = "image" if "image" in single else single[0]
         take = f"lambda seen: seen[{key!r}], env.observation_space[{key!r}]"
@@ -185,7 +170,8 @@ def check_goal_obs(space: spaces.Dict, observation: Any, advice: str) -> dict[st
 
     :param space: space of goal observations
     :param observation: what should be a dict with "observation" and "desired_goal", one of each or
-        a batch of n
+        a batch of n. Where they are packed, both may be dicts of arrays, and the observation may be
+        that of a GoalEnv
     :param advice: what the user can do if it is none, for the message
     :return: a dict with these two
     :raises ValueError: if it is no such dict, or the shapes of both do not fit together
@@ -199,7 +185,7 @@ def check_goal_obs(space: spaces.Dict, observation: Any, advice: str) -> dict[st
         )
     goal_obs = {
         "observation": packed_observation(observation, space["observation"]),
-        "desired_goal": np.asarray(observation["desired_goal"]),
+        "desired_goal": np.asarray(as_packed(observation["desired_goal"], space["desired_goal"])),
     }
     shapes = [goal_obs[key].shape for key in keys]
     wanted = [space[key].shape or () for key in keys]

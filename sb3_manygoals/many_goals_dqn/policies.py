@@ -116,12 +116,8 @@ class ManyGoalsPolicy(BasePolicy):
             optimizer_kwargs = {"alpha": 0.99, "eps": 1e-12}
         if optimizer_kwargs is None and optimizer_class is th.optim.Adam:
             optimizer_kwargs = {"fused": True}
-        is_packed = isinstance(observation_space["observation"], PackedSpace)
-        if is_packed and features_extractor_class is FlattenExtractor:
-            raise ValueError(
-                'observations of several arrays need "MultiInputPolicy", got '
-                f"{type(self).__name__} for {observation_space['observation']}"
-            )
+        if features_extractor_class is FlattenExtractor:
+            _check_single_array(observation_space["observation"])
         super().__init__(
             observation_space,
             action_space,
@@ -404,6 +400,15 @@ def _multiplies_bfloat16() -> bool:
     return bool(tell().get("amx_bf16", False))
 
 
+def _check_single_array(space: spaces.Space[Any]) -> None:
+    """Raise an error if observations are several arrays."""
+    if isinstance(space, PackedSpace):
+        raise ValueError(
+            'observations of several arrays need "MultiInputPolicy", "MlpPolicy" and "CnnPolicy" '
+            f"take single arrays, got {space}"
+        )
+
+
 MlpPolicy = ManyGoalsPolicy
 
 
@@ -431,6 +436,7 @@ class CnnPolicy(ManyGoalsPolicy):
         extractor = kwargs.get("features_extractor_class")
         if extractor is None:
             space = observation_space["observation"]
+            _check_single_array(space)
             check_image_space(space)
             channels_first = Preprocess(space, channels_last=kwargs.get("channels_last")).space
             height_and_width = (channels_first.shape or ())[1:]
