@@ -329,6 +329,11 @@ def _watching(base: SubprocVecEnv, answering: bool) -> Iterator[None]:
 
 def _end_workers(venv: SubprocVecEnv) -> WorkerDied:
     """End all workers, and return the error that names the workers that were dead before."""
+    ended = wait([process.sentinel for process in venv.processes], 0)
+    for process in venv.processes:
+        if process.sentinel in ended:
+            # The exit code may be known only a moment after the sentinel.
+            process.join()
     exits = {
         index: process.exitcode
         for index, process in enumerate(venv.processes)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from sb3_manygoals.checkpoint.functions import identity_of
+from sb3_manygoals.goals.sources import EnvReached
 from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical
 from sb3_manygoals.validation import check_number
 
@@ -83,21 +84,29 @@ class Achievement:
         return {
             "goal": self.goal,
             "goal_space": None if self.goal is None else self.goal_space,
-            "reached": None if self._asks_env else self.reached,
+            "reached": self.reached,
         }
 
     @property
-    def _asks_env(self) -> bool:
-        """Whether an environment says which goals are reached."""
-        return bool(getattr(self.reached, "belongs_to_env", False))
+    def asks_env(self) -> bool:
+        """Whether a GoalEnv says which goals are reached."""
+        return isinstance(self.reached, EnvReached)
 
-    def ask(self, reached: Reached | None) -> None:
+    @property
+    def is_bound(self) -> bool:
         """
-        Let another environment say which goals are reached, unless the user has said it.
+        Whether it can say which goals are reached. Not if it asks a GoalEnv, and was loaded without
+        one.
+        """
+        return not isinstance(self.reached, EnvReached) or self.reached.is_bound
 
-        :param reached: the function of a GoalEnv
+    def ask(self, reached: float | Reached | None) -> None:
         """
-        if self.reached is None or self._asks_env:
+        Let another GoalEnv say which goals are reached, unless the user has said it.
+
+        :param reached: the function of the GoalEnv. If it is no such function, nothing changes
+        """
+        if self.asks_env and isinstance(reached, EnvReached):
             self.reached = reached
 
     @property
@@ -107,7 +116,7 @@ class Achievement:
         reached = self.reached if is_number else identity_of(self.reached)
         return {
             "goal": None if self.goal is None else identity_of(self.goal),
-            "reached": "env" if self._asks_env else reached,
+            "reached": "env" if self.asks_env else reached,
         }
 
     def of(self, observations: NDArray[Any]) -> NDArray[Any]:

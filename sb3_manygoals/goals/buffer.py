@@ -449,17 +449,19 @@ class GoalBuffer:
     def stand_ins(self, goals: NDArray[Any]) -> NDArray[np.int64]:
         """
         Return the ids of goals, or of known goals that stand for them: with a tolerance, a goal
-        that was not met itself has that of the nearest known goal that reaches it.
+        that was not met itself has that of the nearest known goal that reaches it. A buffer that
+        was loaded without the GoalEnv that it asks knows of no such goals.
 
         :param goals: shape ``(n, *goal_space.shape)``, the dtype of the space
         :return: ids, shape ``(n,)``. ``UNKNOWN`` for goals that no known goal reaches
         :raises ValueError: if the goals do not fit the space
         """
         ids = self.ids(goals)
-        if self.achievement.reached is None or len(self) == 0:
+        achievement = self.achievement
+        if achievement.reached is None or not achievement.is_bound or len(self) == 0:
             return ids
         for row in np.flatnonzero(ids == UNKNOWN).tolist():
-            places = self.achievement.pairs(self[:], goals[row : row + 1])[0]
+            places = achievement.pairs(self[:], goals[row : row + 1])[0]
             if len(places):
                 nearby = self[places].reshape(len(places), -1)
                 differences = np.subtract(nearby, goals[row].reshape(-1), dtype=np.float64)
@@ -673,6 +675,9 @@ class GoalBuffer:
         unknown = self.ids(desired) == UNKNOWN
         if unknown.any():
             unknown &= ~self.is_held_out(desired)
+        if not self.achievement.is_bound:
+            # Nobody can tell which of them are reached by known ones.
+            return None
         if unknown.any() and self.achievement.reached is not None and len(self):
             rows = self.achievement.pairs(self[:], desired[unknown])[1]
             unknown[np.flatnonzero(unknown)[rows]] = False

@@ -11,8 +11,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
+from sb3_manygoals.errors import WorkerDied, workers
 from sb3_manygoals.packing import PackedSpace, packed_parts
 
 _GOAL_ENV_KEYS = ("observation", "achieved_goal", "desired_goal")
@@ -75,13 +76,30 @@ class ObservationSource:
         Return the goal that the environment has set.
 
         :param observation: what the environment showed, one or a batch
-        :return: goals of the goal space. None if it is no GoalEnv
+        :return: a copy of the goal or the goals, of the space of achieved goals. None if it is no
+            GoalEnv
+        :raises ValueError: if they do not fit this space
         """
         if not self.is_goal_env:
             return None
         assert isinstance(self.observation_space, spaces.Dict)
-        dtype = self.observation_space["desired_goal"].dtype
-        return np.asarray(observation["desired_goal"], dtype=dtype)
+        # Goals are compared with what was achieved, so they have its dtype.
+        space = self.observation_space["achieved_goal"]
+        # A copy, because environments may move their goal.
+        goals = np.array(observation["desired_goal"])
+        shape = space.shape or ()
+        n_axes = goals.ndim - len(shape)
+        fits = n_axes in (0, 1) and goals.shape[n_axes:] == shape
+        if not fits or not np.can_cast(goals.dtype, np.dtype(space.dtype), "same_kind"):
+            raise ValueError(
+                f"'desired_goal' of the observation must be {space.dtype} of shape {shape}, got "
+                f"{goals.dtype} of {goals.shape}"
+            )
+        with np.errstate(over="ignore"):
+            goals = goals.astype(space.dtype)
+        if goals.dtype.kind == "f" and not np.isfinite(goals).all():
+            raise ValueError(f"'desired_goal' of the observation must be finite, got {goals}")
+        return goals
 
     def kinds_of_goals(self, kinds: dict[str, Any], call_env: CallEnv) -> dict[str, Any]:
         """
@@ -110,10 +128,12 @@ class ObservationSource:
             )
         assert isinstance(self.observation_space, spaces.Dict)
         space = self.observation_space["achieved_goal"]
-        if space.shape != self.observation_space["desired_goal"].shape:
+        desired = self.observation_space["desired_goal"]
+        fits = np.can_cast(np.dtype(desired.dtype), np.dtype(space.dtype), "same_kind")
+        if space.shape != desired.shape or not fits:
             raise ValueError(
-                "achieved_goal and desired_goal must be of one shape, got "
-                f"{space} and {self.observation_space['desired_goal']}"
+                "achieved_goal and desired_goal must be of one shape and kind of dtype, got "
+                f"{space} and {desired}"
             )
         found["goal"] = OfUnpacked(_itself, self.packed, "achieved_goal")
         found["goal_space"] = space
@@ -142,6 +162,11 @@ class OfUnpacked:
         self.part = part
 
     def __call__(self, observation: NDArray[Any]) -> Any:
+        """
+        Return what the user's function returns.
+
+        :param observation: a packed observation, uint8, shape ``(size,)``
+        """
         parts = self.packed.unpack(observation)
         return self.__wrapped__(parts if self.part is None else parts[self.part])
 
@@ -152,14 +177,14 @@ class EnvReached:
     and one of them is that of each goal for itself, or by ``compute_terminated``.
 
     It finds out which by random goals, and whether a batch of pairs gives what single pairs give.
-    If not, pairs are asked for one by one, with a warning.
+    If not, pairs are asked for one by one, with a warning. It is not saved with its environment: a
+    saved one is bound again by the goal wrapper of the next environment.
 
     :param goal_space: space of achieved and desired goals
     :param call_env: calls a method of the environment
-    :raises ValueError: if rewards are dense or do not tell, and ``compute_terminated`` neither
+    :raises ValueError: if rewards are dense or do not tell, and ``compute_terminated`` neither; or
+        if batches of goals end the process of the environment
     """
-
-    belongs_to_env = True
 
     def __init__(self, goal_space: spaces.Space[Any], call_env: CallEnv) -> None:
         self._call_env = call_env
@@ -186,7 +211,7 @@ class EnvReached:
         self, left: NDArray[Any], right: NDArray[Any], is_same: NDArray[np.bool_]
     ) -> tuple[str, float]:
         """Return the method that tells success, and what it returns then."""
-        rewards = self._tried("compute_reward", left, right)
+        rewards, why_none = self._tried("compute_reward", left, right)
         is_dense = False
         if rewards is not None:
             is_dense = len(np.unique(rewards)) > 2
@@ -195,7 +220,7 @@ class EnvReached:
             tells = (rewards[is_same] == of_success).all() and (rewards != of_success).any()
             if tells and not is_dense:
                 return "compute_reward", float(of_success)
-        terminated = self._tried("compute_terminated", left, right)
+        terminated, _ = self._tried("compute_terminated", left, right)
         if terminated is not None and terminated[is_same].all() and not terminated.all():
             return "compute_terminated", 1.0
         if is_dense:
@@ -205,6 +230,11 @@ class EnvReached:
                 f"compute_reward gave {len(np.unique(rewards))} different ones for {len(rewards)} "
                 "pairs. Make it with sparse rewards, or give reached"
             )
+        if why_none is not None:
+            raise ValueError(
+                "the environment does not say when a goal is reached: its compute_reward raised "
+                f"{why_none!r}. Give reached"
+            ) from why_none
         raise ValueError(
             "the environment does not say when a goal is reached: compute_reward does not tell a "
             "goal that is reached from others, and compute_terminated neither. Give reached"
@@ -212,18 +242,29 @@ class EnvReached:
 
     def _tried(
         self, method: str, left: NDArray[Any], right: NDArray[Any]
-    ) -> NDArray[np.float64] | None:
-        """Return what a method says of pairs, None if the environment has no such method."""
+    ) -> tuple[NDArray[np.float64] | None, Exception | None]:
+        """Return what a method says of pairs, None if there is no such method, and its error."""
         try:
-            return self._one_by_one(method, left, right)
+            return self._one_by_one(method, left, right), None
         except (AttributeError, NotImplementedError):
-            return None
+            return None, None
+        except WorkerDied:
+            raise
+        except Exception as error:
+            # Methods of environments may raise anything for goals that they have not set.
+            return None, error
 
     def _agrees_in_batches(self, left: NDArray[Any], right: NDArray[Any]) -> bool:
         """Return whether the method takes batches. It warns if not."""
         expected = self._one_by_one(self.method, left, right)
         try:
             found = np.asarray(self._in_batch(left, right))
+        except WorkerDied as error:
+            raise ValueError(
+                f"{self.method} of the environment raised an error for a batch of goals, which "
+                "ended its process: let it reduce over the last axis, axis=-1, use a DummyVecEnv, "
+                "or give reached"
+            ) from error
         except Exception:
             # Methods that were written for single goals may raise anything.
             found = np.zeros(0)
@@ -239,6 +280,11 @@ class EnvReached:
     def _in_batch(self, achieved: NDArray[Any], desired: NDArray[Any]) -> Any:
         """Return what the method says of a batch."""
         return self._call_env(self.method, achieved, desired, [{} for _ in achieved])
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether there is an environment to ask."""
+        return self._call_env is not _no_env
 
     def __getstate__(self) -> dict[str, Any]:
         # A saved model is bound to the next environment that it gets.
@@ -297,6 +343,14 @@ def caller_of(env: gym.Env[Any, Any] | VecEnv) -> CallEnv:
 
     :param env: an environment, or a VecEnv, whose first environment answers
     """
-    if isinstance(env, VecEnv):
-        return lambda name, *args: env.env_method(name, *args, indices=[0])[0]
-    return lambda name, *args: env.get_wrapper_attr(name)(*args)
+    if not isinstance(env, VecEnv):
+        return lambda name, *args: env.get_wrapper_attr(name)(*args)
+
+    def call(name: str, *args: Any) -> Any:
+        # An error would end the process of an environment of a SubprocVecEnv.
+        if isinstance(env.unwrapped, SubprocVecEnv) and not env.has_attr(name):
+            raise AttributeError(f"the environments have no method {name}")
+        with workers(env):
+            return env.env_method(name, *args, indices=[0])[0]
+
+    return call

@@ -22,6 +22,7 @@ from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.selection import GoalSelector
 from sb3_manygoals.goals.sources import (
     CallEnv,
+    EnvReached,
     GoalsFrom,
     ObservationSource,
     caller_of,
@@ -82,7 +83,9 @@ class GoalBufferWrapper(
 
     ``info`` has these keys besides the environment's own:
 
-    - ``env_reward``, ``env_terminated`` and ``env_truncated``: what the environment returned;
+    - ``env_reward``, ``env_terminated`` and ``env_truncated``: what the environment returned. If a
+      GoalEnv terminates because its own goal is reached, this is a truncation, because other goals
+      could still be reached;
     - ``is_success``: whether the goal was reached, and ``goal_steps``: steps of the episode so far;
     - ``achieved_goal_id`` and ``desired_goal_id``: ids in the goal buffer, -1 for none;
     - ``state_id`` and ``next_state_id``: the states before and after the step, -1 for unknown ones;
@@ -169,7 +172,9 @@ class GoalBufferWrapper(
         super().__init__(env)
         self._source = ObservationSource(env.observation_space)
         self._env_sets_goals = env_sets_goals(goals_from, self._source)
-        settings["goal_buffer"] = _goal_buffer(self._source, goal_buffer, kinds, caller_of(env))
+        settings["goal_buffer"] = _goal_buffer(
+            self._source, goal_buffer, kinds, caller_of(env), training
+        )
         settings.update(_episode_settings(max_episode_steps, reset_worlds, self._env_sets_goals))
         self.goal_tracker = GoalTracker(self._source.space, 1, **settings)
         self.observation_space = goal_observation_space(  # type: ignore[assignment]
@@ -194,8 +199,8 @@ class GoalBufferWrapper(
         seed or options.
 
         :param seed: seed of the environment, of its action space, and of the choice of goals
-        :param options: ``"goal"`` sets the goal, an observation. Other options go to the
-            environment
+        :param options: ``"goal"`` sets the goal, an array of the space of goals, or a dict of the
+            parts of a packed one. Other options go to the environment
         :return: the first goal observation, and its info
         :raises ValueError: if the goal is no observation, or none can be found
         """
@@ -229,10 +234,12 @@ class GoalBufferWrapper(
                 world_obs, _, terminated, truncated, info = self.env.step(action)
             if terminated or truncated:
                 world_obs, info = self.env.reset()
-            return self._own(world_obs, "an observation")[None]
+            observation = self._own(world_obs, "an observation")[None]
+            self._env_goal = self._desired(world_obs, "an observation")
+            return observation
 
         first = self._own(world_obs, "a first observation")
-        self._env_goal = self._source.desired(world_obs)
+        self._env_goal = self._desired(world_obs, "a first observation")
         if goal is None and self._env_sets_goals:
             goal = self._env_goal
         (observation,) = tracker.reset(first[None], [goal], move, self._env_sets_goals)
@@ -244,6 +251,11 @@ class GoalBufferWrapper(
             with errors.naming(what, self.goal_tracker):
                 world_obs = self._source.array(world_obs)
         return self.goal_tracker.own(world_obs, what)
+
+    def _desired(self, world_obs: Any, what: str) -> NDArray[Any] | None:
+        """Return the goal that the environment has set, after a check. None if it sets none."""
+        with errors.naming(what, self.goal_tracker):
+            return self._source.desired(world_obs)
 
     def step(self, action: Any) -> tuple[GoalObs, float, bool, bool, dict[str, Any]]:
         """
@@ -269,7 +281,7 @@ class GoalBufferWrapper(
             if env_terminated and self._own_goal_is_reached(observation):
                 # This is the end of the environment's own goal. Other goals could still be reached.
                 env_terminated, env_truncated = np.False_, np.True_
-            self._env_goal = self._source.desired(world_obs)
+            self._env_goal = self._desired(world_obs, what)
         outcome = tracker.step(
             observation[None], [env_reward], env_terminated[None], env_truncated[None], [info]
         )
@@ -423,7 +435,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         self.goal_tracker = GoalTracker(
             self._source.space,
             venv.num_envs,
-            goal_buffer=_goal_buffer(self._source, goal_buffer, kinds, caller_of(venv)),
+            goal_buffer=_goal_buffer(self._source, goal_buffer, kinds, caller_of(venv), training),
             selector_class=selector_class,
             selector_kwargs=selector_kwargs,
             goal_reward=goal_reward,
@@ -601,7 +613,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             self.reset_infos[row] = info
             observations[row] = self._own(first, "a first observation", row)
             if self._env_goals is not None:
-                self._env_goals[row] = self._source.desired(first)
+                with errors.naming("a first observation", self.goal_tracker, row):
+                    self._env_goals[row] = self._source.desired(first)
 
     def env_method(
         self,
@@ -666,17 +679,28 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         Return observations as an array, after a check of their shape, dtype and numbers. Note the
         goals that the environments have set.
         """
-        with errors.naming(what, self.goal_tracker):
+        try:
             arrays = self._source.array(venv_obs)
-        desired = self._source.desired(venv_obs)
-        self._env_goals = None if desired is None else desired.copy()
+            self._env_goals = self._source.desired(venv_obs)
+        except ValueError:
+            # Look for the environment whose observation it is.
+            for row in range(self.num_envs):
+                one = {name: part[row] for name, part in venv_obs.items()}
+                self._own(one, what, row)
+                with errors.naming(what, self.goal_tracker, row):
+                    self._source.desired(one)
+            raise
         observations = self.goal_buffer.check(np.array(arrays), "observations")
         errors.check_finite(observations, what, self.goal_tracker)
         return observations
 
 
 def _goal_buffer(
-    source: ObservationSource, given: GoalBuffer | None, kinds: dict[str, Any], call_env: CallEnv
+    source: ObservationSource,
+    given: GoalBuffer | None,
+    kinds: dict[str, Any],
+    call_env: CallEnv,
+    is_training: bool,
 ) -> GoalBuffer:
     """Return the goal buffer of a wrapper: the one that is given, or a new one."""
     names = [name for name, value in kinds.items() if value is not None]
@@ -688,8 +712,23 @@ def _goal_buffer(
             "GoalBuffer(observation_space, ...)"
         )
     if source.is_goal_env and isinstance(given, GoalBuffer):
-        given.achievement.ask(source.kinds_of_goals(kinds, call_env)["reached"])
+        _bind(given, source, call_env, is_training)
     return given
+
+
+def _bind(
+    given: GoalBuffer, source: ObservationSource, call_env: CallEnv, is_training: bool
+) -> None:
+    """Let a GoalEnv say which goals of a goal buffer are reached, if it is to be asked."""
+    assert isinstance(source.observation_space, spaces.Dict)
+    if given.goals_are_observations:
+        raise ValueError(
+            "goal_buffer has observations as goals, but the environment is a GoalEnv: give one "
+            "with the arguments of GoalBufferWrapper(env).goal_buffer.config"
+        )
+    # An environment to evaluate in may be closed while the training goes on.
+    if given.achievement.asks_env and (is_training or not given.achievement.is_bound):
+        given.achievement.ask(EnvReached(source.observation_space["achieved_goal"], call_env))
 
 
 def _episode_settings(

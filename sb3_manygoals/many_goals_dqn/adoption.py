@@ -148,6 +148,8 @@ class AdoptionMixin(ModelPart):
             )
         else:
             goal_buffer = self._choose_goal_buffer(first.goal_buffer)
+            # The goals may ask an environment that is gone, or none, which of them are reached.
+            goal_buffer.achievement.ask(first.goal_buffer.achievement.reached)
         self._adopt_selector(first)
         self._adopt_goals(goal_buffer)
         self._give_goals_to_trackers()

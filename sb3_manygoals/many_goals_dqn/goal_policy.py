@@ -20,6 +20,7 @@ from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan, TransitionModel
 from sb3_manygoals.many_goals_dqn.task_policy import planned_actions
 from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.networks import UniversalQNetwork
+from sb3_manygoals.packing import as_packed
 from sb3_manygoals.world import WorldModel
 
 # So many pairs of state and goal are copied from a plan at a time.
@@ -156,6 +157,7 @@ class GoalPolicy(BasePolicy):
                 "use model.goal_policy(goal)"
             )
             return check_goal_obs(self.observation_space, observation, advice)
+        observation = as_packed(observation, self.observation_space)
         if isinstance(observation, dict):
             raise ValueError(
                 f"observation must be an array, one of {self.observation_space}, got a dict: the "

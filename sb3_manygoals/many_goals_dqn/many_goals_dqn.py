@@ -63,6 +63,7 @@ from sb3_manygoals.many_goals_dqn.saving import SavingMixin
 from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice
 from sb3_manygoals.many_goals_dqn.targets import TargetContext, Targets, TDTargets
 from sb3_manygoals.networks import UniversalQNetwork, count_distinct
+from sb3_manygoals.packing import PackedSpace
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.validation import check_count, check_number
 from sb3_manygoals.vec_env import current_reset_infos
@@ -866,10 +867,12 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         n_alike = n_goals - self.policy.count_distinct(goals)
         if n_alike > 0:
             self._warned_of_alike_goals = True
+            space = self.goal_buffer.observation_space
+            parts = space.parts.values() if isinstance(space, PackedSpace) else [space]
+            dtypes = sorted({str(part.dtype) for part in parts})
             warnings.warn(
                 f"{n_alike} of {n_goals} known goals look to the network like another one: it "
-                f"computes in float32, observations are {self.goal_buffer.observation_dtype}. "
-                "Subtract a "
+                f"computes in float32, observations are {' and '.join(dtypes)}. Subtract a "
                 "constant from them in a wrapper, or choose a larger unit",
                 stacklevel=3,
             )

@@ -21,6 +21,7 @@ from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.goals.spaces import check_one_hot
 from sb3_manygoals.many_goals_dqn.planning import TransitionModel
 from sb3_manygoals.networks import UniversalQNetwork
+from sb3_manygoals.packing import as_packed
 from sb3_manygoals.validation import check_number
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, WorldModel
 from sb3_manygoals.world.model import outcome_keys
@@ -162,6 +163,7 @@ class TaskPolicy(BasePolicy):
         :raises ValueError: if the observation is not of its space, or masks do not fit it or allow
             no action
         """
+        observation = as_packed(observation, self.observation_space)
         if isinstance(observation, dict):
             raise ValueError(
                 f"observation must be an array, one of {self.observation_space}, got a dict"
