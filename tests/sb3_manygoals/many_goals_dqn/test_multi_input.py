@@ -1,0 +1,338 @@
+"""ManyGoalsDQN in GoalEnvs and in worlds with Dict observations."""
+
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.torch_layers import CombinedExtractor, NatureCNN
+
+from sb3_manygoals import GoalBufferWrapper, ManyGoalsDQN
+from sb3_manygoals.many_goals_dqn import GoalPolicy, TDTargets
+from tests.sb3_manygoals.checkpoint.resuming import assert_the_end_is_the_same
+from tests.sb3_manygoals.goal_worlds import LEFT, RIGHT, Dense, Room, Sparse
+from tests.sb3_manygoals.many_goals_dqn.models import make_model, parameters, reloaded
+from tests.sb3_manygoals.worlds import Corridor
+
+ALL_BITS = np.indices((2,) * 6, np.int8).reshape(6, -1).T
+
+
+def multi(env=None, **kwargs):
+    """Return a small model, by default in a GoalEnv."""
+    return make_model(Sparse() if env is None else env, "MultiInputPolicy", **kwargs)
+
+
+def raw(cell, goal):
+    """Return the observation of a track, as the environment shows it."""
+    return {
+        "observation": np.array([cell, 2.0 * cell]),
+        "achieved_goal": np.array([float(cell)]),
+        "desired_goal": np.array([float(goal)]),
+    }
+
+
+def stacked(observations):
+    """Return a batch of observations."""
+    return {key: np.stack([one[key] for one in observations]) for key in observations[0]}
+
+
+PAIRS = [(cell, goal) for cell in range(5) for goal in range(5) if cell != goal]
+ALL = stacked([raw(cell, goal + 0.125) for cell, goal in PAIRS])
+"""All cells of a track with all goals, which are not quite where the cells are."""
+RIGHT_WAY = [RIGHT if goal > cell else LEFT for cell, goal in PAIRS]
+
+
+def actions(model, observation, **kwargs):
+    return model.predict(observation, deterministic=True, **kwargs)[0].tolist()
+
+
+@pytest.fixture(scope="module")
+def tracker():
+    """A model that has learned a track."""
+    return multi(learning_starts=200).learn(600)
+
+
+def test_bits_are_flipped_from_all_to_all():
+    world = BitFlippingEnv(n_bits=6)
+    model = multi(
+        world,
+        learning_starts=500,
+        updates_per_step=0.4,
+        goal_wrapper_kwargs={"goals_from": "achieved"},
+    )
+    model.learn(2_000)
+    state = np.repeat(ALL_BITS, 64, axis=0)
+    goal = np.tile(ALL_BITS, (64, 1))
+    n_different = (state != goal).sum(axis=1)
+    for _ in range(6):
+        seen = {"observation": state, "achieved_goal": state, "desired_goal": goal}
+        chosen, _ = model.predict(seen, deterministic=True)
+        moves = (state != goal).any(axis=1)
+        state[moves, chosen[moves]] ^= 1
+    # Six steps are enough only where each is on a shortest way.
+    assert n_different.max() == 6
+    assert (state == goal).all()
+    # It takes the own goal of the environment as it shows it.
+    returns, lengths = evaluate_policy(model, world, 10, warn=False, return_episode_rewards=True)
+    assert all(-one == length - 1 for one, length in zip(returns, lengths, strict=True))
+    assert max(lengths) <= 6
+
+
+def test_a_goal_env_is_mastered_and_evaluated_as_it_is(tracker):
+    assert tracker.goal_buffer.observations.shape == (5, 1)
+    assert actions(tracker, ALL) == RIGHT_WAY
+    assert [actions(tracker, raw(*pair)) for pair in PAIRS] == RIGHT_WAY
+    # What the wrapper shows is packed.
+    space = tracker.observation_space["observation"]
+    packed = {"observation": space.pack(ALL), "desired_goal": ALL["desired_goal"]}
+    assert actions(tracker, packed) == RIGHT_WAY
+    assert actions(tracker, {**ALL, "observation": {**ALL}}) == RIGHT_WAY
+    # Each of its episodes pays -1 for all steps but the last.
+    limited = gym.wrappers.TimeLimit(Sparse(), 9)
+    returns, lengths = evaluate_policy(
+        tracker, limited, 20, warn=False, return_episode_rewards=True
+    )
+    assert all(-one == length - 1 for one, length in zip(returns, lengths, strict=True))
+    assert 1 <= max(lengths) <= 4
+
+
+def test_callbacks_evaluate_in_the_goal_env_itself():
+    own = make_vec_env(lambda: gym.wrappers.TimeLimit(Sparse(), 9), 2, seed=1)
+    callback = EvalCallback(own, eval_freq=200, n_eval_episodes=20, verbose=0)
+    model = multi(gym.wrappers.TimeLimit(Sparse(), 9), learning_starts=100)
+    with warnings.catch_warnings():
+        # SB3 compares the classes of both VecEnvs.
+        warnings.filterwarnings("ignore", message="Training and eval env are not of the same type")
+        model.learn(400, callback)
+    # At most four steps are needed, and each but the last pays -1. Random steps take all nine.
+    assert -3.0 <= callback.last_mean_reward < 0.0
+
+
+def test_a_saved_model_acts_and_learns_on_where_its_environment_is(tracker, tmp_path):
+    # Without an environment it acts by its network.
+    alone = reloaded(tracker, tmp_path)
+    assert actions(alone, ALL) == RIGHT_WAY
+    assert actions(alone, raw(0, 3.125)) == RIGHT
+    assert th.equal(parameters(alone), parameters(tracker))
+    # Which goals of others are reached is said by the environment, also by the next one.
+    tracker.save_all(tmp_path / "all")
+    for env in (Sparse(), make_vec_env(Sparse, 1), GoalBufferWrapper(Sparse())):
+        model = ManyGoalsDQN.load_all(tmp_path / "all", env)
+        assert len(model.goal_buffer) == 5
+        model.env.set_options({"cell": 2, "own": 3.125})
+        obs = model.env.reset()
+        _, _, dones, infos = model.env.step(np.array([RIGHT]))
+        assert infos[0]["is_success"]
+        assert infos[0]["desired_goal_id"] == model.goal_buffer.ids(np.array([[3.0]]))[0]
+        assert obs["desired_goal"].tolist() == [[3.125]]
+        assert dones[0]
+        model.learn(30, reset_num_timesteps=False)
+        assert len(model.goal_buffer) == 5
+
+
+def test_a_model_without_its_goal_env_says_why_it_cannot_plan(tracker, tmp_path):
+    tracker.save_all(tmp_path)
+    alone = ManyGoalsDQN.load_all(tmp_path)
+    assert actions(alone, raw(0, 3.125)) == RIGHT
+    with pytest.raises(ValueError, match=r"compute_reward of the .* there is no environment: load"):
+        alone.goal_policy()
+    alone.set_env(Sparse())
+    assert actions(alone.goal_policy(), ALL) == RIGHT_WAY
+
+
+def test_policies_take_what_the_environment_shows(tracker, tmp_path):
+    planned = tracker.goal_policy()
+    assert actions(planned, ALL) == RIGHT_WAY
+    assert actions(tracker, ALL, planned=True) == RIGHT_WAY
+    to_one = tracker.goal_policy(np.array([3.125]))
+    assert [actions(to_one, raw(cell, 0)) for cell in (0, 1, 2, 4)] == [RIGHT] * 3 + [LEFT]
+    # The reward of the task is that of arriving at the last cell.
+    task = tracker.task_policy((tracker.goal_buffer.observations[:, 0] == 4.0).astype(float))
+    assert [actions(task, raw(cell, 0)) for cell in range(4)] == [RIGHT] * 4
+    planned.save(tmp_path / "planned")
+    loaded = GoalPolicy.load(tmp_path / "planned")
+    # No environment tells which known goal stands for one that was not met: the network acts.
+    assert actions(loaded, ALL) == RIGHT_WAY
+    assert actions(loaded, stacked([raw(*pair) for pair in PAIRS])) == RIGHT_WAY
+
+
+def test_what_does_not_fit_is_refused_where_actions_are_asked_for(tracker):
+    missing = raw(1, 2)
+    del missing["achieved_goal"]
+    with pytest.raises(ValueError, match=r"the observation must have .*, got no 'achieved_goal'"):
+        tracker.predict(missing)
+    with pytest.raises(ValueError, match="'observation' of the observation must be float64 of sha"):
+        tracker.predict({**raw(1, 2), "observation": np.zeros(3)})
+    rows = {**raw(1, 2), "desired_goal": np.zeros((2, 1))}
+    with pytest.raises(ValueError, match="as many of one as of the other, got"):
+        tracker.predict(rows)
+    room = multi(Room())
+    with pytest.raises(ValueError, match='must be a dict with "observation" and "desired_goal", g'):
+        room.predict(Room().observation_of(0, 0))
+    with pytest.raises(ValueError, match=r"'wheel' of the observation must be of Discrete\(4\)"):
+        room.predict({key: Room().observation_of(0, 4) for key in ("observation", "desired_goal")})
+
+
+@pytest.mark.parametrize("side", [7, 40])
+def test_pictures_and_numbers_beside_each_other(side):
+    world = Room(side=side)
+    model = multi(world, learning_starts=150, batch_size=16, policy_kwargs={"net_arch": [64]})
+    model.learn(320)
+    extractor = model.q_net.trunk[1]
+    assert isinstance(extractor, CombinedExtractor)
+    # Small pictures are flattened, and large ones go through convolutions.
+    is_cnn = isinstance(extractor.extractors["picture"], NatureCNN)
+    assert is_cnn == (side == 40)
+    assert extractor.features_dim == (256 if is_cnn else 7 * 7 * 3) + 4
+    assert len(model.goal_buffer) == 12
+    # From each state to each other one, by an action that is on a shortest way.
+    states = [(place, wheel) for place in range(3) for wheel in range(4)]
+    here, there = zip(
+        *[(one, other) for one in states for other in states if one != other], strict=True
+    )
+    shown = {
+        "observation": stacked([world.observation_of(*one) for one in here]),
+        "desired_goal": stacked([world.observation_of(*one) for one in there]),
+    }
+    chosen = np.array(actions(model, shown, planned=True))
+    turns = np.array([one[1] != other[1] for one, other in zip(here, there, strict=True)])
+    moves = np.array([one[0] != other[0] for one, other in zip(here, there, strict=True)])
+    assert np.where(chosen == 0, turns, moves).all()
+    if side == 7:
+        chosen = np.array(actions(model, shown))
+        assert np.where(chosen == 0, turns, moves).mean() > 0.9
+
+
+def test_networks_see_the_parts_as_sb3_prepares_them():
+    model = multi(Room(clock=True), policy_kwargs={"standardize": False})
+    space = model.observation_space["observation"]
+    seen = [Room(clock=True).observation_of(2, 3, time) for time in (0, 5)]
+    # One row and several rows lie in memory in another way.
+    for rows in (seen[:1], seen):
+        packed = space.pack(stacked(rows))
+        parts = model.q_net.trunk[0](th.as_tensor(packed))
+        assert parts["wheel"].tolist() == [[0, 0, 0, 1]] * len(rows)
+        assert parts["clock"].tolist() == [[0.0], [5.0]][: len(rows)]
+        assert parts["picture"].shape == (len(rows), 3, 7, 7)
+        assert parts["picture"][:, :, 2, 2].tolist() == [[1.0] * 3] * len(rows)
+        assert parts["picture"].sum() == 3.0 * len(rows)
+
+
+def test_the_other_policies_are_refused():
+    for policy in ("MlpPolicy", "CnnPolicy"):
+        for world in (Sparse, Room):
+            with pytest.raises(
+                ValueError, match='several arrays need "MultiInputPolicy", "MlpPoli'
+            ):
+                make_model(world(), policy)
+    for world in (Corridor(), Corridor(image=True)):
+        message = 'MultiInputPolicy needs .*, got Box.* Use "CnnPolicy" for .* "MlpPolicy" for vec'
+        with pytest.raises(TypeError, match=message):
+            multi(world)
+
+
+def test_parts_with_names_that_torch_does_not_allow_are_refused():
+    world = Room()
+    world.observation_space = spaces.Dict({"keys": spaces.Discrete(2)})
+    with pytest.raises(ValueError, match=r"'keys' already exists. Rename them in a wrapper, got"):
+        multi(world)
+
+
+def test_parts_that_look_alike_to_the_network_are_named():
+    class Far(Room):
+        """Its clock is far from 0, in steps that float32 does not tell."""
+
+        def observation_of(self, place, wheel, time=0):
+            return {"clock": np.array([1e17 + 64.0 * wheel]), "place": np.int64(place)}
+
+    world = Far()
+    world.observation_space = spaces.Dict(
+        {"clock": spaces.Box(0, np.inf, (1,), np.float64), "place": spaces.Discrete(3)}
+    )
+    model = multi(world, policy_kwargs={"standardize": False}, learning_starts=40)
+    with pytest.warns(UserWarning, match="goals look .* observations are float64 and int64. Subt"):
+        model.learn(60)
+
+
+def test_bootstrapped_targets_ask_the_environment_too():
+    model = multi(
+        target_class=TDTargets,
+        target_kwargs={"goal_sampling": "uniform"},
+        learning_starts=100,
+        gamma=0.8,
+        target_update_interval=50,
+        exploration_initial_eps=1.0,
+        exploration_final_eps=1.0,
+    )
+    model.learn(700)
+    assert np.mean(np.equal(actions(model, ALL), RIGHT_WAY)) > 0.8
+
+
+def resumable(kind):
+    """Return a function that makes a model of which exact checkpoints are written."""
+    settings = {
+        "learning_starts": 60,
+        "buffer_size": 150,
+        "batch_size": 8,
+        "goal_batch_size": 4,
+        "policy_kwargs": {"net_arch": [16], "embedding_dim": 8},
+    }
+    if kind == "GoalEnv":
+        return lambda: (multi(gym.wrappers.TimeLimit(Sparse(), 7), **settings), {})
+    if kind == "GoalEnvs, achieved, TD":
+        more = {
+            "target_class": TDTargets,
+            "goal_wrapper_kwargs": {"goals_from": "achieved", "max_episode_steps": 9},
+        }
+        return lambda: (multi(make_vec_env(Sparse, 2, seed=4), **settings, **more), {})
+    pursuit = {"state_key": _place_and_wheel, "max_episode_steps": 9}
+    return lambda: (multi(Room(clock=True), **settings, goal_wrapper_kwargs=pursuit), {})
+
+
+def _place_and_wheel(parts):
+    return [parts["picture"].argmax(), parts["wheel"]]
+
+
+@pytest.mark.usefixtures("no_sync")
+@pytest.mark.parametrize("kind", ["GoalEnv", "GoalEnvs, achieved, TD", "Dict"])
+@pytest.mark.filterwarnings("ignore:the last plan knows a way")
+def test_training_goes_on_to_the_last_bit(kind, tmp_path):
+    assert_the_end_is_the_same(resumable(kind), tmp_path / "runs", stops=(75,), steps=120)
+
+
+def test_a_user_who_says_what_is_reached_goes_on_in_a_dense_world(tmp_path):
+    pursuit = {"reached": 0.25}
+    model = multi(Dense(), learning_starts=40, goal_wrapper_kwargs=pursuit).learn(60)
+    loaded = reloaded(model, tmp_path, Dense(), also=("world",))
+    loaded.env.set_options({"cell": 2, "own": 3.125})
+    loaded.env.reset()
+    assert loaded.env.step(np.array([RIGHT]))[3][0]["is_success"]
+
+
+def test_minigrid_as_it_is():
+    pytest.importorskip("minigrid")
+    with pytest.warns(UserWarning, match="is left out of the observations: 'mission'"):
+        model = multi(gym.make("MiniGrid-Empty-5x5-v0"), learning_starts=300)
+    assert list(model.observation_space["observation"].parts) == ["direction", "image"]
+    model.learn(320)
+    # Nine cells and four directions, of which many look alike from within.
+    assert 10 < len(model.goal_buffer) <= 36
+    world = gym.make("MiniGrid-Empty-5x5-v0")
+    seen, _ = world.reset(seed=0)
+    goal = model.goal_buffer.observations[5]
+    action, _ = model.predict({"observation": seen, "desired_goal": goal}, deterministic=True)
+    assert 0 <= action < 7
+    # The task is to reach the corner, and the policy takes what the world shows.
+    policy = model.task_policy()
+    reward = 0.0
+    for _ in range(20):
+        seen, reward, ended, _, _ = world.step(policy.predict(seen)[0])
+        if ended:
+            break
+    assert reward > 0.9
