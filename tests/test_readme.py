@@ -12,7 +12,9 @@ SHORTER = {
         "learn(1e5": "learn(100",
     },
     "docs/checkpoints.md": {"2_000": "200"},
-    "docs/guide.md": {f"learn({n}": "learn(200" for n in ("50_000", "60_000", "30_000", "2_000")}
+    "docs/guide.md": {
+        f"learn({n}": "learn(200" for n in ("50_000", "60_000", "30_000", "10_000", "2_000")
+    }
     | {"learn(20_000": "learn(2_000"},
 }
 """Numbers on pages, and smaller ones, so that their code takes seconds."""

@@ -182,8 +182,9 @@ class KeyedStates(ExactStates):
 
     def observe(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
-        Do as :meth:`add` for observations that an environment shows, and count how many of them
-        recur. After 1,000 observations it warns if the key separates nearly all of them, or none.
+        Do as :meth:`ExactStates.add <sb3_manygoals.world.ExactStates.add>` does for observations
+        that an environment shows, and count how many of them recur. After 1,000 observations it
+        warns if the key separates nearly all of them, or none.
 
         :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
         :return: their ids, shape ``(n,)``. ``UNKNOWN`` for those for which there was no room
