@@ -9,7 +9,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gym_twoRooms.goals import agent_cell, agent_cell_and_doors
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorObservationWrapper
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.type_aliases import GymEnv
 
 import gym_twoRooms  # noqa: F401 - registers its worlds
+from gym_twoRooms.goals import agent_cell, agent_cell_and_doors
 from gym_twoRooms.mdp import TwoRoomsMDP
 from sb3_manygoals import DiscreteActions, GymnasiumVecEnv
 
