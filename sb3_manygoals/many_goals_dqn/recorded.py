@@ -80,23 +80,22 @@ class Transitions:
                 "replay_buffer must be SB3's ReplayBuffer, of single arrays as observations, got "
                 f"{type(replay_buffer).__name__}"
             )
-        n = replay_buffer.size()
-        places = np.arange(n)
-        observations = replay_buffer.observations[places]
+        places = np.arange(replay_buffer.size())
         if replay_buffer.optimize_memory_usage:
-            # The next observation of the newest transition is the oldest one's observation.
-            newest = (replay_buffer.pos - 1) % replay_buffer.buffer_size
-            places = places[places != newest]
-            observations = replay_buffer.observations[places]
+            if replay_buffer.full:
+                # The next observation of the newest transition has overwritten the oldest one.
+                places = places[places != replay_buffer.pos]
             next_places = (places + 1) % replay_buffer.buffer_size
             next_observations = replay_buffer.observations[next_places]
         else:
             next_observations = replay_buffer.next_observations[places]
         ended = replay_buffer.dones[places] * (1 - replay_buffer.timeouts[places])
+        # SB3 keeps a Discrete observation as an array of one number.
+        shape = replay_buffer.observation_space.shape or ()
         return cls(
-            _flat(observations),
+            replay_buffer.observations[places].reshape(-1, *shape),
             replay_buffer.actions[places].reshape(-1).astype(np.int64),
-            _flat(next_observations),
+            next_observations.reshape(-1, *shape),
             replay_buffer.rewards[places].reshape(-1),
             ended.reshape(-1) > 0,
         )
@@ -246,8 +245,3 @@ def _joined(parts: list[Any]) -> Any:
     if isinstance(parts[0], dict):
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return np.concatenate(parts)
-
-
-def _flat(array: NDArray[Any]) -> NDArray[Any]:
-    """Return observations of several environments as one axis."""
-    return array.reshape(-1, *array.shape[2:])

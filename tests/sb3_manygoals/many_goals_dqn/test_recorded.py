@@ -1,0 +1,162 @@
+"""Learning from recorded transitions, without an environment."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3 import DQN
+from stable_baselines3.common.buffers import ReplayBuffer
+
+from sb3_manygoals import ManyGoalsDQN, NoEnv, PlannedTargets, TDTargets, Transitions
+from tests.sb3_manygoals.many_goals_dqn.models import SMALL, parameters
+
+LENGTH = 6
+SPACE = spaces.Discrete(LENGTH)
+ACTIONS = spaces.Discrete(2)
+
+
+def walk(n, seed=0):
+    """Return random steps in a corridor whose last cell ends the episode and pays 1."""
+    rng = np.random.default_rng(seed)
+    here = rng.integers(LENGTH - 1, size=n)
+    actions = rng.integers(2, size=n)
+    there = np.clip(here + 2 * actions - 1, 0, LENGTH - 1)
+    ended = there == LENGTH - 1
+    return Transitions(here, actions, there, rewards=ended.astype(float), terminated=ended)
+
+
+def new_model(**kwargs):
+    settings = {"policy_kwargs": SMALL, "learning_starts": 10, "seed": 0, "device": "cpu"}
+    return ManyGoalsDQN("MlpPolicy", NoEnv(SPACE, ACTIONS), **{**settings, **kwargs})
+
+
+@pytest.mark.parametrize("target_class", [None, PlannedTargets])
+def test_the_shortest_ways_are_learned_from_random_steps_of_somebody_else(target_class):
+    model = new_model(target_class=target_class)
+    model.learn_from(walk(300), n_updates=400)
+    assert len(model.goal_buffer) == LENGTH
+    assert 0 < model._n_updates <= 400
+    for start in range(LENGTH - 1):
+        for goal in set(range(LENGTH)) - {start}:
+            seen = {"observation": np.array(start), "desired_goal": np.array(goal)}
+            action, _ = model.predict(seen, deterministic=True)
+            assert action == int(goal > start)
+    np.testing.assert_allclose(model.goal_rewards[model.goal_buffer.ids(np.array([5]))], 1.0)
+
+
+def test_the_counts_are_those_of_the_transitions():
+    transitions = walk(50)
+    model = new_model()
+    model.learn_from(transitions, n_updates=1)
+    counts = np.zeros((LENGTH, 2), dtype=int)
+    np.add.at(counts, (transitions.observations, transitions.actions), 1)
+    ids = model.world.identity.ids(np.arange(LENGTH))
+    np.testing.assert_array_equal(model.world.visit_counts[ids[:-1]], counts[:-1])
+    outcomes = model.world.outcomes()
+    assert outcomes.counts[outcomes.terminated].sum() == transitions.terminated.sum()
+    # Without target_class, targets may bootstrap later, so the replay memory has them, too.
+    assert model.replay_buffer.size() == 50
+
+
+def test_bootstrapped_targets_learn_from_them():
+    model = new_model(target_class=TDTargets, batch_size=16, goal_batch_size=4)
+    before = parameters(model).clone()
+    model.learn_from(walk(200), n_updates=20)
+    assert model._n_updates == 20
+    assert model.num_timesteps == 200
+    assert not before.equal(parameters(model))
+
+
+def test_transitions_come_from_a_replay_memory_of_sb3():
+    env = gym.make("FrozenLake-v1")
+    rival = DQN("MlpPolicy", env, learning_starts=1_000, buffer_size=64, seed=0, device="cpu")
+    rival.learn(100)
+    found = Transitions.of_replay_buffer(rival.replay_buffer)
+    assert len(found) == 64
+    memory = rival.replay_buffer
+    np.testing.assert_array_equal(found.observations, memory.observations[:, 0])
+    np.testing.assert_array_equal(found.next_observations, memory.next_observations[:, 0])
+    np.testing.assert_array_equal(
+        found.terminated, memory.dones[:, 0] * (1 - memory.timeouts[:, 0])
+    )
+    model = ManyGoalsDQN(
+        "MlpPolicy",
+        NoEnv(env.observation_space, env.action_space),
+        policy_kwargs=SMALL,
+        device="cpu",
+    )
+    model.learn_from(found, n_updates=1)
+    assert model.world.n_counted == 64
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_memory_that_shares_observations_gives_each_transition_with_its_own_next_one(is_full):
+    memory = ReplayBuffer(
+        8,
+        spaces.Box(0, 100, (1,), np.float32),
+        ACTIONS,
+        device="cpu",
+        optimize_memory_usage=True,
+        handle_timeout_termination=False,
+    )
+    for step in range(11 if is_full else 5):
+        seen = np.array([[step]], dtype=np.float32)
+        memory.add(seen, seen + 1, np.array([[step % 2]]), np.zeros(1), np.zeros(1), [{}])
+    found = Transitions.of_replay_buffer(memory)
+    np.testing.assert_array_equal(found.next_observations, found.observations + 1)
+    assert len(found) == (7 if is_full else 5)
+
+
+def test_transitions_come_from_minari_episodes():
+    class Episode:
+        observations = np.arange(4)
+        actions = np.array([1, 1, 1])
+        rewards = np.array([0.0, 0.0, 1.0])
+        terminations = np.array([False, False, True])
+
+    class Dataset:
+        def iterate_episodes(self):
+            return iter([Episode(), Episode()])
+
+    found = Transitions.of_minari(Dataset())
+    assert found.observations.tolist() == [0, 1, 2] * 2
+    assert found.next_observations.tolist() == [1, 2, 3] * 2
+    assert found.rewards.tolist() == [0.0, 0.0, 1.0] * 2
+    assert found.terminated.tolist() == [False, False, True] * 2
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Transitions([], [], []), "must be whole numbers|at least 1"),
+        (lambda: Transitions(np.arange(3), np.arange(2), np.arange(3)), "one length of at least 1"),
+        (lambda: Transitions(np.arange(2), np.zeros(2), np.arange(2)), "actions must be whole"),
+        (
+            lambda: new_model().learn_from(Transitions([0], np.array([2]), [1])),
+            "actions must be from 0 to 1, got 2",
+        ),
+        (
+            lambda: new_model().learn_from(
+                Transitions(np.array([LENGTH]), np.array([0]), np.array([0]))
+            ),
+            "6 is not in",
+        ),
+        (
+            lambda: new_model().learn_from(
+                Transitions(np.array([[0]]), np.array([0]), np.array([[0]]))
+            ),
+            "observations must be int64 of shape",
+        ),
+        (lambda: new_model(action_masks=True).learn_from(walk(5)), "cannot be used with"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_there_is_no_world_to_step_in():
+    with pytest.raises(RuntimeError, match="NoEnv has no world to step in"):
+        new_model().learn(10)
+    with pytest.raises(TypeError, match="Discrete action space"):
+        NoEnv(SPACE, spaces.Box(0, 1, (2,)))
