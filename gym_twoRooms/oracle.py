@@ -15,7 +15,7 @@ CHUNK = 256
 """Goals that :func:`mastery_ceiling` plans for at a time: about 32 bytes a state and goal."""
 Goal = Callable[[NDArray[np.uint8]], ArrayLike]
 """A function of one picture, (H, W, 3) uint8. It returns what that achieves, of a fixed shape."""
-Reached = Callable[[NDArray[Any], NDArray[Any]], ArrayLike]
+IsReached = Callable[[NDArray[Any], NDArray[Any]], ArrayLike]
 """
 A function of n achievements and n goals, ``(n, *shape of a goal)`` each. It returns for each pair
 whether the goal is reached, (n,) bool.
@@ -131,7 +131,10 @@ def _reach_sets(
 
 
 def mastery_ceiling(
-    mdp: TwoRoomsMDP, horizon: int, goal: Goal | None = None, reached: float | Reached | None = None
+    mdp: TwoRoomsMDP,
+    horizon: int,
+    goal: Goal | None = None,
+    reached: float | IsReached | None = None,
 ) -> Callable[[NDArray[np.uint8], NDArray[Any]], NDArray[np.float64]]:
     """
     Return the ceiling of mastery as :func:`~sb3_manygoals.evaluation.evaluate_mastery` takes it.
@@ -167,7 +170,7 @@ def mastery_ceiling(
 
 
 def _ceiling_of_sets(
-    mdp: TwoRoomsMDP, horizon: int, goal: Goal | None, reached: float | Reached | None
+    mdp: TwoRoomsMDP, horizon: int, goal: Goal | None, reached: float | IsReached | None
 ) -> Callable[[NDArray[np.uint8], NDArray[Any]], NDArray[np.float64]]:
     """Return the function of :func:`mastery_ceiling` for goals that are sets of states."""
     _check_horizon(horizon)
@@ -205,7 +208,7 @@ def _achievements(mdp: TwoRoomsMDP, goal: Goal | None) -> NDArray[Any]:
 
 
 def _reach(
-    achieved: NDArray[Any], goal: NDArray[Any], reached: float | Reached | None
+    achieved: NDArray[Any], goal: NDArray[Any], reached: float | IsReached | None
 ) -> NDArray[np.bool_]:
     """Return which achievements reach a goal, (S,) bool."""
     n_states = len(achieved)
