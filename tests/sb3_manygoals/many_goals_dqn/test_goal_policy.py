@@ -331,7 +331,7 @@ def test_a_goal_may_be_a_set_of_states(tmp_path):
         assert policy.predict(NOISY[3])[0] != 0
     query = {"observation": NOISY[[1, 4]], "desired_goal": np.array([1, 0])}
     assert model.goal_policy().predict(query)[0].tolist() == [1, 0]
-    with pytest.raises(ValueError, match="goal must be of the observation space, goal is 2"):
+    with pytest.raises(ValueError, match="goal must be of the goal space, goal is 2"):
         model.goal_policy(np.int64(2))
 
 

@@ -74,8 +74,8 @@ def test_transitions_come_from_a_replay_memory_of_sb3():
     found = Transitions.of_replay_buffer(rival.replay_buffer)
     assert len(found) == 64
     memory = rival.replay_buffer
-    np.testing.assert_array_equal(found.observations, memory.observations[:, 0])
-    np.testing.assert_array_equal(found.next_observations, memory.next_observations[:, 0])
+    np.testing.assert_array_equal(found.observations, memory.observations.reshape(-1))
+    np.testing.assert_array_equal(found.next_observations, memory.next_observations.reshape(-1))
     np.testing.assert_array_equal(
         found.terminated, memory.dones[:, 0] * (1 - memory.timeouts[:, 0])
     )

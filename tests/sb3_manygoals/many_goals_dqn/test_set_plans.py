@@ -197,18 +197,15 @@ def test_where_nothing_is_left_to_chance_a_search_alone_is_right(kind, tried, en
     st.floats(1e-3, 10),
 )
 def test_the_return_of_arriving_is_the_reward_of_the_goal(gamma, goal_reward, cost):
-    """
-    ``cost`` is what a step near the goal costs.
-
-    Floats of the size of the larger reward are one unit in the last place apart.
-    """
+    """``cost`` is what a step near the goal costs."""
     step_reward = (1 - gamma) * goal_reward - cost
     plan = AllGoalsPlan(gamma, goal_reward, step_reward)
     value = plan.arrival_value
     assert value.dtype == np.float32
     assert value > np.float32(goal_reward)
     returns = np.float32(gamma) * value + np.float32(step_reward)
-    ulp = np.spacing(np.float32(max(abs(goal_reward), abs(step_reward))))
+    # Before the last rounding, the numbers are at most as large as both rewards together.
+    ulp = np.spacing(np.float32(abs(goal_reward) + abs(step_reward)))
     assert abs(returns - np.float32(goal_reward)) <= ulp
 
 
@@ -227,7 +224,8 @@ def test_the_return_of_arriving_is_the_reward_of_the_goal(gamma, goal_reward, co
 def test_for_usual_rewards_too(gamma, goal_reward, step_reward):
     value = AllGoalsPlan(gamma, goal_reward, step_reward).arrival_value
     returns = np.float32(gamma) * value + np.float32(step_reward)
-    ulp = np.spacing(np.float32(max(abs(goal_reward), abs(step_reward))))
+    # Before the last rounding, the numbers are at most as large as both rewards together.
+    ulp = np.spacing(np.float32(abs(goal_reward) + abs(step_reward)))
     assert abs(returns - np.float32(goal_reward)) <= ulp
     assert value > goal_reward
 
