@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sb3_manygoals import GoalBuffer
@@ -152,6 +152,7 @@ def test_sweeps_give_the_values_of_the_loop(kind, transitions, rewards, held_out
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=30)
 @given(steps, st.integers(1, 3))
 def test_a_partial_plan_searches_first_and_exchanges_goals(kind, transitions, n_planned):
     goals = goals_of(kind)
