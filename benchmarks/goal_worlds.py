@@ -18,7 +18,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 import gym_twoRooms  # noqa: F401 - registers its worlds
 from gym_twoRooms.goals import agent_cell, agent_cell_and_doors
 from gym_twoRooms.mdp import TwoRoomsMDP
-from sb3_manygoals import DiscreteActions, GymnasiumVecEnv
+from sb3_manygoals import DiscreteActions, GymnasiumVecEnv, NoEnv, Transitions
 
 _PAPER_MAP = "TwoRoomsSwitch-v0"
 _NOISE = 20
@@ -227,12 +227,38 @@ class GoalWorld:
     """
     episodes: int = 500
     """Episodes of a GoalEnv that are measured."""
+    is_recorded: bool = False
+    """Whether the agent learns from recorded random steps, without an environment."""
 
 
 def _two_rooms(wrap: Callable[[Any], Any] | None = None, n_envs: int = 64) -> GymnasiumVecEnv:
     """Return worlds with the paper's map."""
     env: Any = gym.make_vec(_PAPER_MAP, num_envs=n_envs, autoreset_mode=AutoresetMode.DISABLED)
     return GymnasiumVecEnv(env if wrap is None else wrap(env))
+
+
+def record(n_steps: int, seed: int, reset_every: int = 50) -> tuple[Transitions, NoEnv]:
+    """
+    Record random steps in 64 worlds with the paper's map.
+
+    :param n_steps: number of steps, of all worlds together
+    :param seed: seed of worlds and actions
+    :param reset_every: steps of each world between resets
+    :return: the transitions, and the spaces of the world
+    """
+    env = gym.make_vec(_PAPER_MAP, num_envs=64, autoreset_mode=AutoresetMode.DISABLED)
+    rng = np.random.default_rng(seed)
+    observations, _ = env.reset(seed=seed)
+    found = []
+    for step in range(n_steps // env.num_envs):
+        if step and step % reset_every == 0:
+            observations, _ = env.reset()
+        actions = rng.integers(env.single_action_space.n, size=env.num_envs)  # type: ignore[attr-defined]
+        after, *_ = env.step(actions)
+        found.append((observations.copy(), actions, after.copy()))
+        observations = after
+    parts = [np.concatenate(each) for each in zip(*found, strict=True)]
+    return Transitions(*parts), NoEnv(env.single_observation_space, env.single_action_space)
 
 
 def _colors() -> NDArray[np.uint8]:
@@ -302,6 +328,7 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
         "bits-10": lambda: bits(10),
         "clock": lambda: paper(150_000, Clock, state_key=without_clock),
         "noise": lambda: paper(150_000, Noisy, state_key=NearestColors(_colors())),
+        "recorded": lambda: GoalWorld(_two_rooms, 300_000, "CnnPolicy", is_recorded=True),
         "agent-cell": lambda: paper(20_000, goal=agent_cell),
         "agent-cell-keyed": lambda: paper(20_000, goal=agent_cell, state_key=agent_cell_and_doors),
         "agent-cell-and-doors-keyed": lambda: paper(

@@ -16,7 +16,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import recording
-from benchmarks.goal_worlds import GoalWorld, worlds
+from benchmarks.goal_worlds import GoalWorld, record, worlds
 from benchmarks.worlds import SettingError
 from sb3_manygoals import GoalBuffer, ManyGoalsDQN, VecGoalBufferWrapper
 from sb3_manygoals.goals.wrapping import wrap_goal_env
@@ -42,7 +42,7 @@ class GoalsConfig:
     """Train in a world whose states and goals are what the user says, and measure success."""
 
     world: str = "agent-cell"
-    """The world: bits-8, bits-10, clock, noise, agent-cell, agent-cell-keyed,
+    """The world: bits-8, bits-10, clock, noise, recorded, agent-cell, agent-cell-keyed,
     agent-cell-and-doors-keyed, near-cell-keyed, maze-umaze, maze-medium, car, room-.05 or
     room-.1."""
     agent: Literal["default", "her"] = "default"
@@ -94,6 +94,10 @@ class GoalsConfig:
 
     def _train(self, world: GoalWorld, steps: int) -> Any:
         """Return a trained agent."""
+        if self.agent == "default" and world.is_recorded:
+            transitions, spaces_of_world = record(steps, self.seed)
+            learner = ManyGoalsDQN(world.policy, spaces_of_world, seed=self.seed)
+            return learner.learn_from(transitions)
         if self.agent == "default":
             model: Any = ManyGoalsDQN(
                 world.policy, world.make(), seed=self.seed, goal_wrapper_kwargs=dict(world.goals)
