@@ -1,0 +1,60 @@
+"""The command that measures success in worlds whose goals are what the user says."""
+
+import numpy as np
+import pytest
+
+from benchmarks.goal_worlds import Clock, NearestColors, NoisyRoom, record, worlds
+from benchmarks.goals import GoalsConfig
+from benchmarks.worlds import SettingError
+from tests.benchmarks.command_line import rows_of
+
+
+@pytest.mark.parametrize(
+    ("world", "agent", "steps"),
+    [("bits-8", "default", 300), ("bits-8", "her", 300), ("agent-cell-keyed", "default", 640)],
+)
+@pytest.mark.filterwarnings("ignore:learning_starts")
+def test_a_row_is_added_for_each_run(tmp_path, world, agent, steps):
+    output = tmp_path / "goals.csv"
+    for seed in (0, 1):
+        GoalsConfig(world=world, agent=agent, seed=seed, total_steps=steps, output=output).run()
+    rows = rows_of(output)
+    assert [row["seed"] for row in rows] == ["0", "1"]
+    assert {(row["world"], row["agent"]) for row in rows} == {(world, agent)}
+    assert all(0.0 <= float(row["success"]) <= 1.0 for row in rows)
+
+
+def test_a_world_that_does_not_exist_is_refused_by_name(tmp_path):
+    with pytest.raises(SettingError, match="there is no world 'moon', one of bits-8"):
+        GoalsConfig(world="moon", output=tmp_path / "goals.csv").run()
+
+
+def test_keys_leave_out_the_clock_and_noise():
+    clock = worlds()["clock"]().goals["state_key"]
+    pictures = np.zeros((2, 4, 4, 3), dtype=np.uint8)
+    pictures[1, 0, 0] = 9
+    np.testing.assert_array_equal(*map(clock, pictures))
+    colors = np.array([[0, 0, 0], [100, 0, 0]], dtype=np.uint8)
+    noisy = np.array([[[30, 9, 9], [80, 20, 3]]], dtype=np.uint8)
+    assert NearestColors(colors)(noisy).tolist() == [[0, 1]]
+    assert Clock.__doc__
+
+
+def test_the_wall_of_the_room_is_passed_at_the_top_only():
+    room = NoisyRoom(distance=0.1)
+    room.reset(seed=0)
+    for height, passes in ((0.5, False), (0.9, True)):
+        room._place = np.array([0.48, height])
+        room.step(0)
+        assert (room._place[0] > 0.5) == passes
+
+
+def test_recorded_transitions_follow_each_other_between_resets():
+    transitions, spaces_of_world = record(64 * 4, seed=0, reset_every=2)
+    assert len(transitions) == 64 * 4
+    before = transitions.observations.reshape(4, 64, -1)
+    after = transitions.next_observations.reshape(4, 64, -1)
+    np.testing.assert_array_equal(before[1], after[0])
+    np.testing.assert_array_equal(before[3], after[2])
+    assert (before[2] != after[1]).any()
+    assert spaces_of_world.action_space.n == transitions.actions.max() + 1
