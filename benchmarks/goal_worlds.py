@@ -19,6 +19,7 @@ import gym_twoRooms  # noqa: F401 - registers its worlds
 from gym_twoRooms.goals import agent_cell, agent_cell_and_doors
 from gym_twoRooms.mdp import TwoRoomsMDP
 from sb3_manygoals import DiscreteActions, GymnasiumVecEnv, NoEnv, Transitions
+from sb3_manygoals.validation import check_action_space
 
 _PAPER_MAP = "TwoRoomsSwitch-v0"
 _NOISE = 20
@@ -247,13 +248,14 @@ def record(n_steps: int, seed: int, reset_every: int = 50) -> tuple[Transitions,
     :return: the transitions, and the spaces of the world
     """
     env = gym.make_vec(_PAPER_MAP, num_envs=64, autoreset_mode=AutoresetMode.DISABLED)
+    n_actions = check_action_space(env.single_action_space)
     rng = np.random.default_rng(seed)
     observations, _ = env.reset(seed=seed)
     found = []
     for step in range(n_steps // env.num_envs):
         if step and step % reset_every == 0:
             observations, _ = env.reset()
-        actions = rng.integers(env.single_action_space.n, size=env.num_envs)  # type: ignore[attr-defined]
+        actions = rng.integers(n_actions, size=env.num_envs)
         after, *_ = env.step(actions)
         found.append((observations.copy(), actions, after.copy()))
         observations = after

@@ -219,7 +219,10 @@ class PackedPreprocess(nn.Module):
                 f"{error.args[0]}. Rename them in a wrapper, got {list(parts)}"
             ) from error
         self.space = spaces.Dict(
-            {name: _extractor_space(part.space) for name, part in self.parts.items()}  # type: ignore[arg-type]
+            {
+                name: _extractor_space(part.space)  # type: ignore[arg-type]
+                for name, part in self.parts.items()
+            }
         )
 
     def fit(self, observations: th.Tensor) -> None:
