@@ -16,7 +16,8 @@ from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.type_aliases import GymEnv
 
 import gym_twoRooms  # noqa: F401 - registers its worlds
-from gym_twoRooms.goals import agent_cell, agent_cell_and_doors
+from benchmarks.goal_sets import RandomSets
+from gym_twoRooms.goals import agent_cell, agent_cell_and_doors, agent_surroundings
 from gym_twoRooms.mdp import TwoRoomsMDP
 from sb3_manygoals import DiscreteActions, GymnasiumVecEnv, NoEnv, Transitions
 from sb3_manygoals.validation import check_action_space
@@ -230,6 +231,10 @@ class GoalWorld:
     """Episodes of a GoalEnv that are measured."""
     is_recorded: bool = False
     """Whether the agent learns from recorded random steps, without an environment."""
+    measure: Callable[[Any], NDArray[Any]] | None = None
+    """
+    Measures an agent: a number from 0 to 1 for each goal. None: whether each goal is reached.
+    """
 
 
 def _two_rooms(wrap: Callable[[Any], Any] | None = None, n_envs: int = 64) -> GymnasiumVecEnv:
@@ -317,6 +322,12 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
         make = functools.partial(NoisyRoom, distance)
         return GoalWorld(make, 60_000, "MultiInputPolicy", {"state_key": _in_room}, goal_env=make)
 
+    def sets() -> GoalWorld:
+        drawn = RandomSets(seed=0)
+        return GoalWorld(
+            _two_rooms, 150_000, "CnnPolicy", drawn.goals, measure=drawn.shares_of_optimum
+        )
+
     def car() -> GoalWorld:
         return GoalWorld(
             lambda: gym.make("MountainCar-v0"),
@@ -332,13 +343,14 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
         "noise": lambda: paper(150_000, Noisy, state_key=NearestColors(_colors())),
         "recorded": lambda: GoalWorld(_two_rooms, 300_000, "CnnPolicy", is_recorded=True),
         "agent-cell": lambda: paper(20_000, goal=agent_cell),
-        "agent-cell-keyed": lambda: paper(20_000, goal=agent_cell, state_key=agent_cell_and_doors),
+        "agent-cell-keyed": lambda: paper(20_000, goal=agent_cell, state_key=agent_surroundings),
         "agent-cell-and-doors-keyed": lambda: paper(
-            20_000, goal=agent_cell_and_doors, state_key=agent_cell_and_doors
+            20_000, goal=agent_cell_and_doors, state_key=agent_surroundings
         ),
         "near-cell-keyed": lambda: paper(
-            20_000, goal=agent_cell, reached=1.0, state_key=agent_cell_and_doors
+            20_000, goal=agent_cell, reached=1.0, state_key=agent_surroundings
         ),
+        "sets": sets,
         "maze-umaze": lambda: maze("maze-umaze"),
         "maze-medium": lambda: maze("maze-medium"),
         "car": car,

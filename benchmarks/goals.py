@@ -43,7 +43,7 @@ class GoalsConfig:
 
     world: str = "agent-cell"
     """The world: bits-8, bits-10, clock, noise, recorded, agent-cell, agent-cell-keyed,
-    agent-cell-and-doors-keyed, near-cell-keyed, maze-umaze, maze-medium, car, room-.05 or
+    agent-cell-and-doors-keyed, near-cell-keyed, sets, maze-umaze, maze-medium, car, room-.05 or
     room-.1."""
     agent: Literal["default", "her"] = "default"
     """ManyGoalsDQN as it is, or SB3's DQN with HerReplayBuffer."""
@@ -70,7 +70,9 @@ class GoalsConfig:
         began = time.perf_counter()
         model = self._train(world, steps)
         seconds = time.perf_counter() - began
-        if world.goal_env is None:
+        if world.measure is not None:
+            reached = world.measure(model)
+        elif world.goal_env is None:
             reached = _reach_known(model, world)
         else:
             reached = _reach_own(model, world)

@@ -3,7 +3,7 @@
 import gymnasium as gym
 
 from gym_twoRooms.env import TwoRoomsSwitchEnv
-from gym_twoRooms.goals import agent_cell, agent_cell_and_doors
+from gym_twoRooms.goals import agent_cell, agent_cell_and_doors, agent_surroundings
 from gym_twoRooms.layout import NAMED_LAYOUTS, Layout, LayoutError
 from gym_twoRooms.mdp import Action, TwoRoomsMDP, compile_layout
 from gym_twoRooms.vector_env import TwoRoomsSwitchVectorEnv
@@ -18,6 +18,7 @@ __all__ = [
     "TwoRoomsSwitchVectorEnv",
     "agent_cell",
     "agent_cell_and_doors",
+    "agent_surroundings",
     "compile_layout",
 ]
 

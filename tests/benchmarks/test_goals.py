@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from benchmarks.goal_sets import RandomSets
 from benchmarks.goal_worlds import Clock, NearestColors, NoisyRoom, record, worlds
 from benchmarks.goals import GoalsConfig
+from benchmarks.told_tasks import GAMMA, returns
 from benchmarks.worlds import SettingError
+from gym_twoRooms.oracle import transition_matrices
 from tests.benchmarks.command_line import rows_of
 
 
@@ -38,6 +41,42 @@ def test_keys_leave_out_the_clock_and_noise():
     noisy = np.array([[[30, 9, 9], [80, 20, 3]]], dtype=np.uint8)
     assert NearestColors(colors)(noisy).tolist() == [[0, 1]]
     assert Clock.__doc__
+
+
+class BestOfSets:
+    """Takes the best action for each set, or always the same one."""
+
+    def __init__(self, sets, is_best):
+        self.mdp = sets.mdp
+        self.is_best = is_best
+        matrices = transition_matrices(self.mdp)
+        self.actions = []
+        for mask in sets.masks:
+            worth = np.where(mask, 1.0, GAMMA * returns(matrices, mask, GAMMA))
+            self.actions.append(np.stack([each @ worth for each in matrices]).argmax(axis=0))
+
+    def predict(self, seen, deterministic):
+        states = self.mdp.states_of(seen["observation"])
+        set_number = int(seen["desired_goal"][0].argmax())
+        best = self.actions[set_number][states]
+        return best if self.is_best else np.zeros_like(best), None
+
+
+def test_random_sets_are_measured_against_their_optimum():
+    sets = RandomSets(seed=0, n=4)
+    assert len(sets.names) == 4
+    assert sets.masks.any(axis=1).all()
+    assert len(np.unique(sets.masks, axis=0)) == 4
+    state = int(np.flatnonzero(sets.masks[3])[0])
+    achieved = sets.goal(sets.mdp.observe(state))
+    np.testing.assert_array_equal(achieved, sets.masks[:, state])
+    goals = sets.goals["goal_list"]
+    is_reached = sets.reached(np.tile(achieved, (4, 1)), goals)
+    np.testing.assert_array_equal(is_reached, sets.masks[:, state])
+    np.testing.assert_allclose(sets.shares_of_optimum(BestOfSets(sets, True)), 1.0, atol=1e-6)
+    assert sets.shares_of_optimum(BestOfSets(sets, False)).mean() < 0.5
+    other = RandomSets(seed=1, n=4)
+    assert other.names != sets.names
 
 
 def test_the_wall_of_the_room_is_passed_at_the_top_only():

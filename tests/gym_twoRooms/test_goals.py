@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 from gymnasium.vector import VectorEnv
 
-from gym_twoRooms import agent_cell, agent_cell_and_doors, compile_layout
+from gym_twoRooms import (
+    agent_cell,
+    agent_cell_and_doors,
+    agent_surroundings,
+    compile_layout,
+)
 from gym_twoRooms.layout import Layout, LayoutError
 from gym_twoRooms.oracle import mastery_ceiling, reach_probabilities, transition_model
 
@@ -35,6 +40,26 @@ def test_all_states_are_read_right(name):
         hidden += any((row, column) in cells for cells in mdp.layout.doors)
     # In some states the agent stands in a door.
     assert hidden > 0
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_surroundings_have_the_blocks_beside_the_agent(name):
+    mdp = MAPS[name]
+    width = mdp.layout.width
+    seen = np.zeros(4, dtype=np.int64)
+    for state in range(mdp.n_states):
+        picture = mdp.observe(state)
+        found = agent_surroundings(picture, mdp.layout)
+        assert found.dtype == np.int64
+        parts = agent_cell_and_doors(picture, mdp.layout)
+        np.testing.assert_array_equal(found[:-4], parts)
+        row, column = divmod(int(mdp.agent[state]), width)
+        blocks = [divmod(int(cell), width) for cell in mdp.blocks[state]]
+        sides = [(row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)]
+        expected = [int(side in blocks) for side in sides]
+        assert found[-4:].tolist() == expected
+        seen += expected
+    assert (seen > 0).all() or mdp.blocks.shape[1] == 0
 
 
 def test_the_map_may_be_given_in_all_ways():
