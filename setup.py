@@ -78,6 +78,8 @@ setup(
         "minatar": MINATAR,
         "render": RENDER,
         "ray": ["ray>=2.40"],
+        # Mazes of the command goals.
+        "robotics": ["gymnasium-robotics>=1.3"],
         # Tests compare losses with its outputs; only to record these again is it needed. It brings
         # JAX and a nightly build of tfp.
         "rlax": ["rlax>=0.1.9; python_version >= '3.11'"],

@@ -19,11 +19,13 @@ import gym_twoRooms  # noqa: F401 - registers its worlds
 from benchmarks.goal_sets import RandomSets
 from gym_twoRooms.goals import agent_cell, agent_cell_and_doors, agent_surroundings
 from gym_twoRooms.mdp import TwoRoomsMDP
-from sb3_manygoals import DiscreteActions, GymnasiumVecEnv, NoEnv, Transitions
+from sb3_manygoals import DiscreteActions, GymnasiumVecEnv, NoEnv, RepeatAction, Transitions
 from sb3_manygoals.validation import check_action_space
 
 _PAPER_MAP = "TwoRoomsSwitch-v0"
 _NOISE = 20
+# Each force in a maze is held for so many steps.
+_STEPS_OF_FORCE = 5
 _MAZE_NAMES = {"maze-umaze": "PointMaze_UMaze-v3", "maze-medium": "PointMaze_Medium-v3"}
 
 
@@ -229,6 +231,10 @@ class GoalWorld:
     """
     episodes: int = 500
     """Episodes of a GoalEnv that are measured."""
+    continuous: Callable[[], gym.Env[Any, Any]] | None = None
+    """Makes the same world as it is, with continuous actions and without repeated ones."""
+    steps_of_action: int = 1
+    """The number of steps for which ``make`` holds an action."""
     is_recorded: bool = False
     """Whether the agent learns from recorded random steps, without an environment."""
     measure: Callable[[Any], NDArray[Any]] | None = None
@@ -274,12 +280,17 @@ def _colors() -> NDArray[np.uint8]:
     return np.unique(mdp.observations.reshape(-1, 3), axis=0)
 
 
-def _maze(name: str) -> gym.Env[Any, Any]:
-    """Return a maze with nine forces."""
+def _continuous_maze(name: str) -> gym.Env[Any, Any]:
+    """Return a maze as it is."""
     import gymnasium_robotics
 
     gym.register_envs(gymnasium_robotics)
-    return DiscreteActions.grid(gym.make(_MAZE_NAMES[name]), 3)
+    return gym.make(_MAZE_NAMES[name])
+
+
+def _maze(name: str) -> gym.Env[Any, Any]:
+    """Return a maze with nine forces, each of which is held for some steps."""
+    return RepeatAction(DiscreteActions.grid(_continuous_maze(name), 3), _STEPS_OF_FORCE)
 
 
 def _in_maze(observation: NDArray[np.float64]) -> NDArray[np.int16]:
@@ -315,7 +326,14 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
     def maze(name: str) -> GoalWorld:
         make = functools.partial(_maze, name)
         return GoalWorld(
-            make, 300_000, "MultiInputPolicy", {"state_key": _in_maze}, goal_env=make, episodes=200
+            make,
+            300_000 // _STEPS_OF_FORCE,
+            "MultiInputPolicy",
+            {"state_key": _in_maze},
+            goal_env=make,
+            continuous=functools.partial(_continuous_maze, name),
+            steps_of_action=_STEPS_OF_FORCE,
+            episodes=200,
         )
 
     def room(distance: float) -> GoalWorld:

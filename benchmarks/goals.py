@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch as th
 from numpy.typing import NDArray
-from stable_baselines3 import DQN, HerReplayBuffer
+from stable_baselines3 import DQN, SAC, HerReplayBuffer
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -24,7 +24,7 @@ from sb3_manygoals.goals.wrapping import wrap_goal_env
 # At most so many goals are measured at a time.
 _GOALS_AT_A_TIME = 500
 # Settings of DQN with HER, those of SB3's own example for the bits where it names them.
-_HER = {
+_HER: dict[str, Any] = {
     "learning_rate": 1e-3,
     "gamma": 0.95,
     "batch_size": 256,
@@ -36,6 +36,16 @@ _HER = {
     "policy_kwargs": {"net_arch": [256, 256, 256]},
 }
 
+# Settings of SAC with HER: an update for 8 steps, as DQN has it. SB3's own default is one for each.
+_SAC: dict[str, Any] = {
+    "learning_rate": 1e-3,
+    "gamma": 0.95,
+    "batch_size": 256,
+    "learning_starts": 1_000,
+    "train_freq": 8,
+    "gradient_steps": 1,
+}
+
 
 @dataclass(frozen=True)
 class GoalsConfig:
@@ -45,12 +55,14 @@ class GoalsConfig:
     """The world: bits-8, bits-10, clock, noise, recorded, agent-cell, agent-cell-keyed,
     agent-cell-and-doors-keyed, near-cell-keyed, sets, maze-umaze, maze-medium, car, room-.05 or
     room-.1."""
-    agent: Literal["default", "her"] = "default"
-    """ManyGoalsDQN as it is, or SB3's DQN with HerReplayBuffer."""
+    agent: Literal["default", "her", "sac"] = "default"
+    """ManyGoalsDQN as it is, SB3's DQN with HerReplayBuffer, or SB3's SAC with it, which takes
+    continuous actions, in mazes."""
     seed: int = 0
     """Seed of everything random."""
     total_steps: int | None = None
-    """Environment steps to train for; by default those of the world."""
+    """Actions to train for; by default those of the world. SAC takes more of them in a world that
+    holds each action of the others, so that the environment makes as many steps."""
     output: Path = Path("runs/goals.csv")
     """The file to which a row is added."""
 
@@ -59,7 +71,7 @@ class GoalsConfig:
         Train, measure, and add a row to the file.
 
         :return: the row
-        :raises SettingError: if there is no such world
+        :raises SettingError: if there is no such world, or the agent cannot learn in it
         """
         th.set_num_threads(1)
         known = worlds()
@@ -67,6 +79,11 @@ class GoalsConfig:
             raise SettingError(f"there is no world {self.world!r}, one of {', '.join(known)}")
         world = known[self.world]()
         steps = world.steps if self.total_steps is None else self.total_steps
+        if self.agent == "sac":
+            if world.continuous is None:
+                raise SettingError(f"sac needs continuous actions, {self.world} has none")
+            steps *= world.steps_of_action
+            world = replace(world, make=world.continuous, goal_env=world.continuous)
         began = time.perf_counter()
         model = self._train(world, steps)
         seconds = time.perf_counter() - began
@@ -101,22 +118,21 @@ class GoalsConfig:
             learner = ManyGoalsDQN(world.policy, spaces_of_world, seed=self.seed)
             return learner.learn_from(transitions)
         if self.agent == "default":
-            model: Any = ManyGoalsDQN(
+            model = ManyGoalsDQN(
                 world.policy, world.make(), seed=self.seed, goal_wrapper_kwargs=dict(world.goals)
             )
             return model.learn(steps)
         env: GymEnv = world.make() if world.goal_env is None else world.goal_env()
         if world.goal_env is None:
             env = wrap_goal_env(env, dict(world.goals))
-        model = DQN(
-            "MultiInputPolicy",
-            env,
-            replay_buffer_class=HerReplayBuffer,
-            replay_buffer_kwargs={"n_sampled_goal": 4, "goal_selection_strategy": "future"},
-            seed=self.seed,
-            **_HER,  # type: ignore[arg-type]
-        )
-        return model.learn(steps)
+        hindsight: dict[str, Any] = {
+            "replay_buffer_class": HerReplayBuffer,
+            "replay_buffer_kwargs": {"n_sampled_goal": 4, "goal_selection_strategy": "future"},
+            "seed": self.seed,
+        }
+        if self.agent == "sac":
+            return SAC("MultiInputPolicy", env, **hindsight, **_SAC).learn(steps)
+        return DQN("MultiInputPolicy", env, **hindsight, **_HER).learn(steps)
 
 
 def _goal_buffer(model: Any) -> GoalBuffer | None:
@@ -200,7 +216,7 @@ def _reach_own(model: Any, world: GoalWorld) -> NDArray[np.bool_]:
         is_over = bool(reached[episode])
         while not is_over:
             action, _ = model.predict(observation, deterministic=True)
-            observation, _, terminated, truncated, info = env.step(int(action))
+            observation, _, terminated, truncated, info = env.step(action)
             success = info.get("is_success", info.get("success", False))
             reached[episode] = bool(success)
             is_over = bool(success) or terminated or truncated

@@ -20,6 +20,7 @@ from sb3_manygoals.many_goals_dqn import (
     Transitions,
 )
 from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
+from sb3_manygoals.repeat_action import RepeatAction
 from sb3_manygoals.tabular import TabularAllGoals
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
@@ -42,6 +43,7 @@ __all__ = [
     "NoEnv",
     "PixelControlCallback",
     "PlannedTargets",
+    "RepeatAction",
     "RewardPredictionCallback",
     "RewardPredictor",
     "TDTargets",

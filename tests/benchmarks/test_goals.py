@@ -32,6 +32,12 @@ def test_a_world_that_does_not_exist_is_refused_by_name(tmp_path):
         GoalsConfig(world="moon", output=tmp_path / "goals.csv").run()
 
 
+def test_sac_is_for_worlds_with_continuous_actions(tmp_path):
+    config = GoalsConfig(world="bits-8", agent="sac", output=tmp_path / "goals.csv")
+    with pytest.raises(SettingError, match="sac needs continuous actions, bits-8 has none"):
+        config.run()
+
+
 def test_keys_leave_out_the_clock_and_noise():
     clock = worlds()["clock"]().goals["state_key"]
     pictures = np.zeros((2, 4, 4, 3), dtype=np.uint8)

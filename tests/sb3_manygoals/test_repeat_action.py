@@ -1,0 +1,113 @@
+"""A wrapper that holds each action for several steps."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3.common.envs import BitFlippingEnv
+
+from sb3_manygoals import ManyGoalsDQN, RepeatAction
+
+
+class Track(gym.Env):
+    """
+    Moves by the action on a line, and is paid the place. It ends at 10, and is truncated at -6.
+
+    :param success_at: place at which its info says that the goal is reached
+    """
+
+    observation_space = spaces.Box(-100, 100, (1,), np.int64)
+    action_space = spaces.Discrete(3, start=-1)
+
+    def __init__(self, success_at=None):
+        self.success_at = success_at
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = 0
+        return np.array([0]), {}
+
+    def step(self, action):
+        self.place += int(action)
+        info = {"place": self.place}
+        if self.success_at is not None:
+            info["is_success"] = self.place == self.success_at
+        ends = (self.place >= 10, self.place <= -6)
+        return np.array([self.place]), float(self.place), *ends, info
+
+
+def test_an_action_is_held_and_its_rewards_are_added():
+    env = RepeatAction(Track(), 3)
+    env.reset(seed=0)
+    observation, reward, terminated, truncated, info = env.step(1)
+    assert observation.tolist() == [3]
+    assert reward == 1.0 + 2.0 + 3.0
+    assert not terminated
+    assert not truncated
+    assert info == {"place": 3}
+
+
+def test_an_episode_that_ends_is_not_stepped_on():
+    env = RepeatAction(Track(), 4)
+    env.reset(seed=0)
+    env.step(1)
+    env.step(1)
+    observation, reward, terminated, truncated, _ = env.step(1)
+    assert (observation.tolist(), reward, terminated, truncated) == ([10], 19.0, True, False)
+    env.reset(seed=0)
+    env.step(-1)
+    observation, reward, terminated, truncated, _ = env.step(-1)
+    assert (observation.tolist(), reward, terminated, truncated) == ([-6], -11.0, False, True)
+
+
+def test_a_goal_that_is_reached_on_the_way_is_not_left():
+    env = RepeatAction(Track(success_at=2), 3)
+    env.reset(seed=0)
+    observation, reward, *_ = env.step(1)
+    assert observation.tolist() == [2]
+    assert reward == 3.0
+    # It goes on from there.
+    observation, *_ = env.step(1)
+    assert observation.tolist() == [5]
+
+
+class LongBits(BitFlippingEnv):
+    """Bits whose episodes go on after success. Steps are counted."""
+
+    n_steps = 0
+
+    def step(self, action):
+        self.n_steps += 1
+        observation, reward, _, truncated, info = super().step(action)
+        info.pop("is_success")
+        return observation, reward, False, truncated, info
+
+
+def test_the_reward_of_a_goal_env_is_that_of_its_last_observation():
+    env = RepeatAction(LongBits(n_bits=4, max_steps=100), 2)
+    seen, _ = env.reset(seed=0)
+    seen, reward, *_ = env.step(1)
+    assert env.unwrapped.n_steps == 2
+    rewards = env.unwrapped.compute_reward(seen["achieved_goal"], seen["desired_goal"], None)
+    assert reward == rewards == -1.0
+
+
+def test_a_many_goals_dqn_learns_in_it():
+    # Each action flips a bit three times.
+    env = RepeatAction(BitFlippingEnv(n_bits=4, max_steps=60), 3)
+    model = ManyGoalsDQN("MultiInputPolicy", env, seed=0)
+    model.learn(500)
+    assert len(model.goal_buffer.states) == 16
+
+
+@pytest.mark.parametrize("given", [0, 2.5, True])
+def test_the_number_of_steps_is_checked(given):
+    with pytest.raises(ValueError, match="n_repeats must be a whole number, at least 1"):
+        RepeatAction(Track(), given)
+
+
+def test_the_spec_has_the_argument():
+    env = RepeatAction(gym.make("CartPole-v1"), 2)
+    assert env.spec.additional_wrappers[-1].kwargs == {"n_repeats": 2}
+    again = gym.make(env.spec)
+    assert again.get_wrapper_attr("n_repeats") == 2
