@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 import gym_twoRooms  # noqa: F401 - registers its worlds
@@ -51,18 +52,18 @@ class RandomSets:
         self.masks: NDArray[np.bool_] = np.array(found)
         """Which states are in each set, shape (N, S)."""
 
-    def goal(self, observation: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def goal(self, observation: NDArray[np.uint8]) -> NDArray[np.int8]:
         """
         Return which sets an observation is in.
 
         :param observation: picture of the paper's map, uint8, shape (10, 10, 3)
-        :return: 1 for each set that it is in, uint8, shape (N,)
+        :return: 1 for each set that it is in, int8, shape (N,)
         """
         state = int(self.mdp.states_of(observation[None])[0])
-        return self.masks[:, state].astype(np.uint8)
+        return self.masks[:, state].astype(np.int8)
 
     @staticmethod
-    def reached(achieved: NDArray[np.uint8], desired: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    def reached(achieved: NDArray[np.int8], desired: NDArray[np.int8]) -> NDArray[np.bool_]:
         """
         Return whether a goal is reached.
 
@@ -74,8 +75,13 @@ class RandomSets:
     @property
     def goals(self) -> Mapping[str, Any]:
         """Arguments of the goal wrapper."""
-        goal_list = np.eye(self.n, dtype=np.uint8)
-        return {"goal": self.goal, "reached": self.reached, "goal_list": goal_list}
+        goal_list = np.eye(self.n, dtype=np.int8)
+        return {
+            "goal": self.goal,
+            "goal_space": spaces.MultiBinary(self.n),
+            "reached": self.reached,
+            "goal_list": goal_list,
+        }
 
     def shares_of_optimum(self, model: Any) -> NDArray[np.float64]:
         """
@@ -89,14 +95,14 @@ class RandomSets:
         parts = range(0, self.mdp.n_states, _STATES_AT_A_TIME)
         shares = np.zeros(self.n)
         for number, rewarded in enumerate(self.masks):
-            desired = np.eye(self.n, dtype=np.uint8)[number]
+            desired = np.eye(self.n, dtype=np.int8)[number]
             actions = []
             for first in parts:
                 states = np.arange(first, min(first + _STATES_AT_A_TIME, self.mdp.n_states))
                 goals = np.tile(desired, (len(states), 1))
                 seen = {
                     "observation": self.mdp.observe(states),
-                    "achieved_goal": self.masks[:, states].T.astype(np.uint8),
+                    "achieved_goal": self.masks[:, states].T.astype(np.int8),
                     "desired_goal": goals,
                 }
                 actions.append(model.predict(seen, deterministic=True)[0])

@@ -1,5 +1,6 @@
 """The command that measures success in worlds whose goals are what the user says."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -9,6 +10,7 @@ from benchmarks.goals import GoalsConfig
 from benchmarks.told_tasks import GAMMA, returns
 from benchmarks.worlds import SettingError
 from gym_twoRooms.oracle import transition_matrices
+from sb3_manygoals import GoalBuffer
 from tests.benchmarks.command_line import rows_of
 
 
@@ -81,6 +83,7 @@ def test_random_sets_are_measured_against_their_optimum():
     np.testing.assert_array_equal(is_reached, sets.masks[:, state])
     np.testing.assert_allclose(sets.shares_of_optimum(BestOfSets(sets, True)), 1.0, atol=1e-6)
     assert sets.shares_of_optimum(BestOfSets(sets, False)).mean() < 0.5
+    assert len(GoalBuffer(gym.make("TwoRoomsSwitch-v0").observation_space, **sets.goals)) == 4
     other = RandomSets(seed=1, n=4)
     assert other.names != sets.names
 
