@@ -34,8 +34,10 @@ _LOOK_EVERY = 1_000
 _LOOK_SHARE = 10
 # The model of the world is worth learning from so many transitions for each state on.
 _TRANSITIONS_PER_STATE = 40
-# In a world of more states than this, a plan takes a minute or more. None is made before that.
+# In a world of more states than this, a plan takes a minute or more, and its ways are long. None is
+# made before there are so many transitions for each state, so that few steps of a way are wrong.
 _MANY_STATES = 11_000
+_TRANSITIONS_PER_STATE_OF_MANY = 150
 # Discovery ends, and updates begin, at the latest at this share of training.
 _LATEST_BEGIN = 0.5
 # The network is compared with the plan on so many ways.
@@ -46,10 +48,11 @@ _FEW_WAYS = 0.5
 _STATES_AT_A_TIME = 1_000
 # If a state was sampled on the way to a goal, this share of its weights is that of this goal.
 _WEIGHT_OF_OWN_GOAL = 0.1
-# At most this share of the states of an update are random ones. In worlds of more than so many
-# states, the share falls as their number grows.
+# Up to so many states count as few.
+_FEW_STATES = 8_192
+# This share of the states of an update are random ones if states are few. The share falls as their
+# number grows.
 _RANDOM_SHARE = 0.5
-_STATES_OF_RANDOM_SHARE = 8_192
 # Temperature of the loss of the best actions, in steps.
 _TEMPERATURE = 0.5
 # An action counts as one of the best if its value is close to the best one. The difference must be
@@ -72,6 +75,10 @@ class PlannedTargets(Targets):
     fewer states are random in a world of more than 8,192 states, a quarter if there are twice as
     many. If all states and goals fit into an update, it has all of them.
 
+    Ways are longer in large worlds, and so are errors of values. So the loss of the best actions
+    has a greater weight in a world of more than 8,192 states, twice as much if there are twice as
+    many.
+
     Errors of values are measured in steps, by what a step costs near the goal:
     ``(1 - gamma) goal_reward - step_reward``. During training, behavior follows the plan. Goal
     episodes that explore follow the visit counts
@@ -80,7 +87,7 @@ class PlannedTargets(Targets):
     If updates are made as needed, the world is discovered first, as long as more than 1% of
     observations are new, for at most half of training. Meanwhile all episodes explore, and nothing
     is planned. In a world of more than 11,000 states, where plans take long, discovery goes on
-    until there are 40 transitions for each state.
+    until there are 150 transitions for each state.
 
     :param context: the parts of the ManyGoalsDQN that targets use
     :param max_plan_bytes: memory for the plan, in bytes. A pair of state and goal takes five. None:
@@ -106,7 +113,8 @@ class PlannedTargets(Targets):
     near_floor: ClassVar[float] = 0.02
     """``floor`` of :func:`~sb3_manygoals.losses.near_weights`."""
     best_weight: ClassVar[float] = 50.0
-    """Weight of :func:`~sb3_manygoals.losses.best_action_loss`, relative to errors of values."""
+    """Weight of :func:`~sb3_manygoals.losses.best_action_loss`, relative to errors of values, in a
+    world of up to 8,192 states."""
 
     def __init__(
         self,
@@ -171,7 +179,7 @@ class PlannedTargets(Targets):
     def is_settled(self, progress: float) -> bool:
         """
         Return whether the plan is worth learning: the world is known, and 40 transitions for each
-        state were made, or half of training is done.
+        state were made, 150 in a world of more than 11,000 states, or half of training is done.
 
         :param progress: share of training that is done, from 0 to 1
         :return: whether updates should begin
@@ -184,7 +192,10 @@ class PlannedTargets(Targets):
     def _is_tried_often(self) -> bool:
         """Whether there are enough transitions for each state."""
         world = self.context.world
-        return world.n_counted >= _TRANSITIONS_PER_STATE * len(world.identity)
+        n_states = len(world.identity)
+        are_many = n_states > _MANY_STATES
+        per_state = _TRANSITIONS_PER_STATE_OF_MANY if are_many else _TRANSITIONS_PER_STATE
+        return world.n_counted >= per_state * n_states
 
     def _look_for_new_states(self, progress: float) -> None:
         """Decide whether the world is still discovered."""
@@ -361,7 +372,7 @@ class PlannedTargets(Targets):
         if len(states) > batch_size or len(goal_ids) > goal_batch_size or self.plan.is_partial:
             self._exchange_goals()
             n_goals = min(goal_batch_size, len(self.plan.goal_ids))
-            share = _RANDOM_SHARE * min(1.0, _STATES_OF_RANDOM_SHARE / len(states))
+            share = _RANDOM_SHARE * min(1.0, _FEW_STATES / len(states))
             n_random = int(share * batch_size)
             per_goal = math.ceil((batch_size - n_random) / n_goals)
             columns, on_ways = self.sampler.sample(n_goals, per_goal, rng)
@@ -420,12 +431,13 @@ class PlannedTargets(Targets):
         q = policy.q_net.pairwise(*embedded)
         best, is_best = self._best_actions(target_values)
         step_cost = self.plan.step_cost
+        best_weight = self.best_weight * max(1.0, len(self.plan.values) / _FEW_STATES)
         return planned_loss(
             q / step_cost,
             target_values / step_cost,
             is_best,
             self._weights(batch, best),
-            self.best_weight,
+            best_weight,
             _TEMPERATURE,
         )
 
