@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
@@ -66,6 +66,9 @@ KINDS = [
     {"state_key": cell_of, "goal": column, "reached": 1},
 ]
 
+# Most of the code is the same for all kinds, so all of them together have 360 examples.
+EXAMPLES_OF_A_KIND = 30
+
 
 def achieved_by(kind, observation):
     """Return what an observation achieves."""
@@ -100,6 +103,7 @@ def same_goal(kind, left, right):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=EXAMPLES_OF_A_KIND)
 @given(st.lists(rows, max_size=4), rows)
 def test_goals_and_the_states_that_achieve_them_are_those_of_a_loop(kind, batches, held_out):
     forbidden = held_out_of(kind, held_out[:3])
@@ -157,6 +161,7 @@ def test_goals_and_the_states_that_achieve_them_are_those_of_a_loop(kind, batche
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=EXAMPLES_OF_A_KIND)
 @given(st.lists(rows.filter(len), min_size=1, max_size=3), rows)
 def test_what_was_saved_is_restored(kind, batches, held_out):
     buffer = GoalBuffer(GRID, 60, held_out_of(kind, held_out[:2]), **kind)
@@ -413,6 +418,7 @@ def test_a_function_of_pairs_must_return_a_boolean_for_each(returned, got):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=EXAMPLES_OF_A_KIND)
 @given(rows.filter(len), st.randoms(use_true_random=False))
 def test_what_reaches_what_is_the_same_for_single_goals_and_batches(kind, pairs, random):
     buffer = GoalBuffer(GRID, 50, **kind)
