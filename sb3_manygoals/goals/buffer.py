@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -68,12 +69,13 @@ class GoalBuffer:
     :param reached: greatest Euclidean distance at which an achievement reaches a goal, or a
         function of n achievements and n goals that returns for each pair whether it does. None:
         they must be equal, or of one state if there is no ``goal``
-    :param goal_list: the only goals, shape ``(m, *goal_space.shape)``. None: all that is achieved
-        becomes a goal
-    :raises TypeError: if observations or achievements cannot be goals, or a function is none
-    :raises ValueError: if ``capacity`` is not a positive whole number, ``held_out`` does not fit
-        the space of goals, or ``goal`` fails for a random observation and there is no
-        ``goal_space``
+    :param goal_list: the only goals, shape ``(m, *goal_space.shape)``, or a sequence of m things
+        that ``goal`` may return. None: all that is achieved becomes a goal
+    :raises TypeError: if observations or achievements cannot be goals, a function is none, or
+        ``goal_list`` is no sequence
+    :raises ValueError: if ``capacity`` is not a positive whole number, ``held_out`` or
+        ``goal_list`` does not fit the space of goals, they have a goal in common, or ``goal`` fails
+        for a random observation and there is no ``goal_space``
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
     """
 
@@ -116,15 +118,8 @@ class GoalBuffer:
             "choose a smaller capacity",
         )
         self._goal_list: NDArray[Any] | None = None
-        if goal_list is not None and goal is None:
-            raise ValueError("goal_list needs goal, the function that says what is achieved")
         if goal_list is not None:
-            self._goal_list = self.check_shape(goal_list, "goal_list")
-            if not 0 < len(self._goal_list) <= self.capacity:
-                raise ValueError(
-                    f"goal_list must have from 1 to {self.capacity} goals, got "
-                    f"{len(self._goal_list)}"
-                )
+            self._goal_list = self._checked_list(goal_list)
         if held_out is None:
             held_out = np.zeros((0, *self.shape), dtype=self.dtype)
         self._held_out = self._states_of_goals(1)
@@ -138,6 +133,26 @@ class GoalBuffer:
             if goal is None:
                 self.states = self._new_states(self.capacity + len(self._held_out))
             self._known = self._no_goals()
+        if self._goal_list is not None and self.is_held_out(self._goal_list).any():
+            raise ValueError(
+                "goal_list and held_out must have no goal in common, got "
+                f"{shown(self._goal_list[self.is_held_out(self._goal_list)][0])} in both"
+            )
+
+    def _checked_list(self, goal_list: Any) -> NDArray[Any]:
+        """Return a list of goals as an array of the goal space."""
+        if self.goals_are_observations:
+            raise ValueError("goal_list needs goal, the function that says what is achieved")
+        if not isinstance(goal_list, (Sequence, np.ndarray)) or np.shape(goal_list) == ():
+            raise TypeError(f"goal_list must be a sequence of goals, got {goal_list!r}")
+        if not 0 < len(goal_list) <= self.capacity:
+            raise ValueError(
+                f"goal_list must have from 1 to {self.capacity} goals, got {len(goal_list)}"
+            )
+        goals = [self.achievement.as_goal(one, "goal_list must have") for one in goal_list]
+        array = np.stack(goals)
+        check_inside(self.goal_space, array, "goal_list", of="goal space")
+        return array
 
     def _new_states(self, capacity: int) -> ExactStates:
         """Return states of observations, none of which is known."""
@@ -676,8 +691,8 @@ class GoalBuffer:
         :param observation_space: space of the observations
         :param capacity: least capacity of the new buffer. If the file has a greater one, the buffer
             gets that
-        :param kwargs: ``state_key``, ``goal``, ``goal_space`` and ``reached``, as of the buffer
-            that was saved. Functions are not in the file
+        :param kwargs: ``state_key``, ``goal``, ``goal_space``, ``reached`` and ``goal_list``, as of
+            the buffer that was saved. They are not in the file
         :return: a new goal buffer
         :raises OSError: if the file cannot be read
         :raises ValueError: if the file is no complete goal buffer, an earlier version wrote it, or

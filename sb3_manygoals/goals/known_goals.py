@@ -441,8 +441,9 @@ class AchievedGoals(KnownGoals):
         if n_states == self._n_labeled:
             return
         new = np.arange(self._n_labeled, n_states)
-        self._n_labeled = n_states
         achieved = self.achievement.of(self.states[new])
+        # Only now, because the user's function may raise an error.
+        self._n_labeled = n_states
         if len(self.held_out):
             may_be_goals = ~self._is_held_out(achieved)
             new = new[may_be_goals]

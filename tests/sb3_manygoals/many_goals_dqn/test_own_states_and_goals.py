@@ -451,3 +451,17 @@ def test_a_planned_task_knows_all_states_of_a_rewarded_goal(learned):
         # From one cell of the pair, the next arrival may be to stay, not to walk to the first.
         table = policy.table
         assert len(table.states) == 6
+
+
+def test_a_model_pursues_only_the_goals_of_a_list(tmp_path):
+    """The pair on the right is the only goal, and it is reached from everywhere."""
+    settings = {"max_episode_steps": 15, **KINDS["keys and pairs"], "goal_list": [2]}
+    model = make_model(Dusty(), goal_wrapper_kwargs=settings, learning_starts=100)
+    model.learn(600)
+    assert model.goal_buffer.observations.tolist() == [2]
+    for cell in range(4):
+        assert model.predict(obs_towards(model, cell, 5), deterministic=True)[0] == RIGHT
+    model.save_all(tmp_path)
+    loaded = ManyGoalsDQN.load_all(tmp_path, Dusty())
+    loaded.learn(50, reset_num_timesteps=False)
+    assert loaded.goal_buffer.observations.tolist() == [2]
