@@ -134,7 +134,12 @@ class PackedSpace(spaces.Box):
 
         :param mask: must be None
         :param probability: must be None
+        :return: bytes, shape ``(size,)``
+        :raises ValueError: if a mask or probabilities are given
         """
+        if mask is not None or probability is not None:
+            given = "mask" if mask is not None else "probability"
+            raise ValueError(f"{given} must be None: {self} samples all of its parts freely")
         return self.pack(self.parts.sample())
 
     def seed(self, seed: Any = None) -> Any:
@@ -191,6 +196,17 @@ def as_packed(given: Any, space: spaces.Space[Any]) -> Any:
     if isinstance(space, PackedSpace) and isinstance(given, Mapping):
         return space.pack(given)
     return given
+
+
+def unpacked(given: NDArray[Any], space: spaces.Space[Any]) -> Any:
+    """
+    Unpack elements of a space, for a function of the user's.
+
+    :param given: elements of the space, shape ``(*batch, *space.shape)``
+    :param space: the space
+    :return: a dict of arrays if the space is one of packed observations. Else ``given`` itself
+    """
+    return space.unpack(given) if isinstance(space, PackedSpace) else given
 
 
 def packed_observation(observation: Mapping[str, Any], space: spaces.Space[Any]) -> NDArray[Any]:

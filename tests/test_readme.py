@@ -15,7 +15,12 @@ SHORTER = {
     "docs/guide.md": {
         f"learn({n}": "learn(200" for n in ("50_000", "60_000", "30_000", "10_000", "2_000")
     }
-    | {"learn(20_000": "learn(2_000"},
+    | {
+        "learn(20_000": "learn(2_000",
+        "range(20_000)": "range(1_000)",
+        "    60_000,": "    3_000,",
+        "eval_freq=15_000": "eval_freq=1_500",
+    },
 }
 """Numbers on pages, and smaller ones, so that their code takes seconds."""
 

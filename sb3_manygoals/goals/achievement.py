@@ -132,11 +132,25 @@ class Achievement:
             return observations
         achieved = np.empty((len(observations), *self.shape), dtype=self.dtype)
         for row, observation in enumerate(observations):
-            achieved[row] = self._checked(self.goal(observation))
+            achieved[row] = self.as_goal(self.goal(observation), "goal must return")
+        if not isinstance(self.goal_space, spaces.Box):
+            # No one-hot vector can be made of a number out of range.
+            check_inside(
+                self.goal_space, achieved, "what goal returns", numbered=False, of="goal space"
+            )
         return achieved
 
-    def _checked(self, given: Any) -> NDArray[Any]:
-        """Return what the function returned, as an array of the goal space."""
+    def as_goal(self, given: Any, what: str) -> NDArray[Any]:
+        """
+        Return what a user gives as a goal, as an array of the goal space.
+
+        :param given: an array, a number, or a sequence of numbers
+        :param what: the beginning of messages, such as "goal must return"
+        :return: the goal, shape ``goal_space.shape``, the dtype of the goal space. A float -0.0 is
+            0.0
+        :raises ValueError: if it has another shape or kind of dtype, or the dtype of the goal space
+            does not hold its numbers. Their range is not checked
+        """
         array = np.asarray(given)
         if array.shape == () and self.shape == (1,):
             array = array[None]
@@ -144,23 +158,17 @@ class Achievement:
         fits = is_number and (array.dtype.kind != "f" or self.dtype.kind == "f")
         if array.shape != self.shape or not fits:
             raise ValueError(
-                f"goal must return {self.dtype} of shape {self.shape}, got {array.dtype} of "
-                f"{array.shape}"
+                f"{what} {self.dtype} of shape {self.shape}, got {array.dtype} of {array.shape}"
             )
         with np.errstate(over="ignore"):
             goal = array.astype(self.dtype)
         if self.dtype.kind == "f":
             if not np.isfinite(goal).all():
-                raise ValueError(f"goal must return finite numbers of {self.dtype}, got {given!r}")
+                raise ValueError(f"{what} finite numbers of {self.dtype}, got {given!r}")
             # Rounding may give -0.0, whose bytes are not those of 0.0.
             return np.asarray(goal + 0.0, dtype=self.dtype)
         if not np.array_equal(goal, array):
-            raise ValueError(f"goal must return numbers that {self.dtype} holds, got {given!r}")
-        if not isinstance(self.goal_space, spaces.Box):
-            # No one-hot vector can be made of a number out of range.
-            check_inside(
-                self.goal_space, goal[None], "what goal returns", numbered=False, of="goal space"
-            )
+            raise ValueError(f"{what} numbers that {self.dtype} holds, got {given!r}")
         return goal
 
     def reaches(self, achieved: NDArray[Any], desired: NDArray[Any]) -> NDArray[np.bool_]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from sb3_manygoals.checkpoint.functions import identity_of
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
-from sb3_manygoals.goals.achievement import Achievement, GoalFunction, Reached, ranges
-from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical, shown
+from sb3_manygoals.goals.achievement import Achievement, GoalFunction, Reached
+from sb3_manygoals.goals.files import read_npz, write_npz
+from sb3_manygoals.goals.known_goals import AchievedGoals, KnownGoals, StatesAsGoals
+from sb3_manygoals.goals.spaces import check_batch, check_goal_space, check_inside, identical, shown
 from sb3_manygoals.memory_limits import check_memory, share_of_memory
 from sb3_manygoals.validation import check_count
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, StateKey
@@ -67,12 +69,13 @@ class GoalBuffer:
     :param reached: greatest Euclidean distance at which an achievement reaches a goal, or a
         function of n achievements and n goals that returns for each pair whether it does. None:
         they must be equal, or of one state if there is no ``goal``
-    :param goal_list: the only goals, shape ``(m, *goal_space.shape)``. None: all that is achieved
-        becomes a goal
-    :raises TypeError: if observations or achievements cannot be goals, or a function is none
-    :raises ValueError: if ``capacity`` is not a positive whole number, ``held_out`` does not fit
-        the space of goals, or ``goal`` fails for a random observation and there is no
-        ``goal_space``
+    :param goal_list: the only goals, shape ``(m, *goal_space.shape)``, or a sequence of m things
+        that ``goal`` may return. None: all that is achieved becomes a goal
+    :raises TypeError: if observations or achievements cannot be goals, a function is none, or
+        ``goal_list`` is no sequence
+    :raises ValueError: if ``capacity`` is not a positive whole number, ``held_out`` or
+        ``goal_list`` does not fit the space of goals, they have a goal in common, or ``goal`` fails
+        for a random observation and there is no ``goal_space``
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
     """
 
@@ -115,28 +118,41 @@ class GoalBuffer:
             "choose a smaller capacity",
         )
         self._goal_list: NDArray[Any] | None = None
-        if goal_list is not None and goal is None:
-            raise ValueError("goal_list needs goal, the function that says what is achieved")
         if goal_list is not None:
-            self._goal_list = self.check_shape(goal_list, "goal_list")
-            if not 0 < len(self._goal_list) <= self.capacity:
-                raise ValueError(
-                    f"goal_list must have from 1 to {self.capacity} goals, got "
-                    f"{len(self._goal_list)}"
-                )
+            self._goal_list = self._checked_list(goal_list)
         if held_out is None:
             held_out = np.zeros((0, *self.shape), dtype=self.dtype)
         self._held_out = self._states_of_goals(1)
         self.states = self._new_states(self.capacity)
         """The states that were met, held-out ones too."""
-        self._forget_goals()
+        self._known = self._no_goals()
         if len(np.asarray(held_out)):
             held_out = self.check_goals(held_out, "held_out")
             self._held_out = self._states_of_goals(len(held_out) + 1)
             self._held_out.add(held_out)
             if goal is None:
                 self.states = self._new_states(self.capacity + len(self._held_out))
-        self._forget_goals()
+            self._known = self._no_goals()
+        if self._goal_list is not None and self.is_held_out(self._goal_list).any():
+            raise ValueError(
+                "goal_list and held_out must have no goal in common, got "
+                f"{shown(self._goal_list[self.is_held_out(self._goal_list)][0])} in both"
+            )
+
+    def _checked_list(self, goal_list: Any) -> NDArray[Any]:
+        """Return a list of goals as an array of the goal space."""
+        if self.goals_are_observations:
+            raise ValueError("goal_list needs goal, the function that says what is achieved")
+        if not isinstance(goal_list, (Sequence, np.ndarray)) or np.shape(goal_list) == ():
+            raise TypeError(f"goal_list must be a sequence of goals, got {goal_list!r}")
+        if not 0 < len(goal_list) <= self.capacity:
+            raise ValueError(
+                f"goal_list must have from 1 to {self.capacity} goals, got {len(goal_list)}"
+            )
+        goals = [self.achievement.as_goal(one, "goal_list must have") for one in goal_list]
+        array = np.stack(goals)
+        check_inside(self.goal_space, array, "goal_list", of="goal space")
+        return array
 
     def _new_states(self, capacity: int) -> ExactStates:
         """Return states of observations, none of which is known."""
@@ -177,22 +193,16 @@ class GoalBuffer:
             size += math.prod(self.shape) * self.dtype.itemsize + _INDEX_SIZE
         return size
 
-    def _forget_goals(self) -> None:
-        """Make arrays in which no state is a goal."""
-        self._n_goals = 0
-        # The goals, if they are not the states.
-        self._achieved_goals = ExactStates(self.goal_space, self.capacity)
-        # Of so many states it is known whether they achieve a goal.
-        self._n_labeled = 0
-        # The goal id of each state. The last entry is for UNKNOWN, which is -1.
-        self._goal_of_state = np.full(self.states.capacity + 1, UNKNOWN)
-        self._state_of_goal = np.full(self.capacity, UNKNOWN)
-        if self._goal_list is not None:
-            self._achieved_goals.add(self._goal_list)
-            self._n_goals = len(self._achieved_goals)
+    def _no_goals(self) -> KnownGoals:
+        """Return a table of goals, which has those of ``goal_list`` only."""
+        if self.goals_are_observations:
+            return StatesAsGoals(self.states, self._held_out, self.capacity, self.achievement)
+        return AchievedGoals(
+            self.states, self._held_out, self.capacity, self.achievement, self._goal_list
+        )
 
     def __len__(self) -> int:
-        return self._n_goals
+        return len(self._known)
 
     def __getitem__(self, ids: NDArray[np.integer[Any]] | int | slice) -> NDArray[Any]:
         """
@@ -207,9 +217,7 @@ class GoalBuffer:
                 f"there is no goal with the id {int(np.min(ids))}: that is the id of an unknown "
                 "observation"
             )
-        if not self.goals_are_observations:
-            return self._achieved_goals[ids]
-        return self.states[self.state_ids[ids]]
+        return self._known[ids]
 
     def sample_shown(self, ids: NDArray[np.int64], rng: np.random.Generator) -> NDArray[Any]:
         """
@@ -220,14 +228,12 @@ class GoalBuffer:
         :param rng: random generator
         :return: shape ``(n, *goal_space.shape)``
         """
-        if not self.goals_are_observations:
-            return self[ids]
-        return self.states.sample(self.state_ids[ids], rng)
+        return self._known.sample(ids, rng)
 
     @property
     def memory_to_come(self) -> dict[str, int]:
         """Bytes that the buffer will use when it is full, besides those that it uses now."""
-        return {"goals": (self.capacity - self._n_goals) * self._size_of_goal}
+        return {"goals": (self.capacity - len(self._known)) * self._size_of_goal}
 
     @property
     def has_held_out(self) -> bool:
@@ -240,7 +246,7 @@ class GoalBuffer:
         The first known state that achieves each goal, in the order of the goals' ids, shape
         ``(len(self),)``. ``UNKNOWN`` for a goal of ``goal_list`` that no state achieved.
         """
-        return self._state_of_goal[: self._n_goals]
+        return self._known.state_ids
 
     @property
     def observations(self) -> NDArray[Any]:
@@ -248,13 +254,7 @@ class GoalBuffer:
         All goals in the order of their ids, as a read-only array of shape
         ``(len(self), *goal_space.shape)``.
         """
-        if not self.goals_are_observations:
-            return self._achieved_goals.observations
-        in_order = np.array_equal(self.state_ids, np.arange(len(self.states)))
-        # Some states may be no goals, or may have become goals in another order.
-        found = self.states.observations if in_order else self.states[self.state_ids]
-        found.flags.writeable = False
-        return found
+        return self._known.observations
 
     def add(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
@@ -299,68 +299,9 @@ class GoalBuffer:
         self, state_ids: NDArray[np.int64], observations: NDArray[Any]
     ) -> NDArray[np.int64]:
         """Return the goal ids of states. States that are no goals yet become goals."""
-        if not self.goals_are_observations:
-            self._add_achieved_goals()
-            if len(self.states) == self.states.capacity and not self._warned_that_full:
-                is_unknown = state_ids == UNKNOWN
-                self._warn_if_no_room(self.achieved(observations[is_unknown]))
-            return self._goals_of_observations(state_ids, observations)
-        goal_ids = self.goals_of_states(state_ids)
-        is_no_goal = goal_ids == UNKNOWN
-        if not is_no_goal.any():
-            return goal_ids
-        if self._n_goals < self.capacity:
-            new_ids = set(state_ids[is_no_goal].tolist()) - {UNKNOWN}
-            new = np.array(sorted(new_ids), dtype=np.int64)
-            if self.has_held_out:
-                new = new[~self.is_held_out(self.states[new])]
-            new = new[: self.capacity - self._n_goals]
-            n_before = self._n_goals
-            self._n_goals += len(new)
-            self._goal_of_state[new] = np.arange(n_before, self._n_goals)
-            self._state_of_goal[n_before : self._n_goals] = new
-            goal_ids = self.goals_of_states(state_ids)
-            is_no_goal = goal_ids == UNKNOWN
-        if self._n_goals == self.capacity and not self._warned_that_full:
-            self._warn_if_no_room(observations[is_no_goal])
-        return goal_ids
-
-    def _add_achieved_goals(self) -> None:
-        """Add what new states achieve, unless it is held out."""
-        n_states = len(self.states)
-        if n_states == self._n_labeled:
-            return
-        new = np.arange(self._n_labeled, n_states)
-        self._n_labeled = n_states
-        achieved = self.achieved(self.states[new])
-        if self.has_held_out:
-            may_be_goals = ~self.is_held_out(achieved)
-            new = new[may_be_goals]
-            achieved = achieved[may_be_goals]
-        if self._goal_list is None:
-            goal_ids = self._achieved_goals.add(achieved)
-        else:
-            goal_ids = self._achieved_goals.ids(achieved)
-        self._goal_of_state[new] = goal_ids
-        is_first = (goal_ids != UNKNOWN) & (self._state_of_goal[goal_ids] == UNKNOWN)
-        # Of several states, the one that is written last remains.
-        self._state_of_goal[goal_ids[is_first][::-1]] = new[is_first][::-1]
-        self._n_goals = len(self._achieved_goals)
-
-    def _goals_of_observations(
-        self, state_ids: NDArray[np.int64], observations: NDArray[Any]
-    ) -> NDArray[np.int64]:
-        """Return the ids of the goals that observations achieve, given their states."""
-        if self.goals_are_observations:
-            return self.goals_of_states(state_ids)
-        if not self.states.is_exact:
-            # Observations of one state may achieve different goals.
-            return self._achieved_goals.ids(self.achieved(observations))
-        goal_ids = self.goals_of_states(state_ids)
-        # Also what is no known state may achieve a known goal.
-        is_unknown = state_ids == UNKNOWN
-        if is_unknown.any():
-            goal_ids[is_unknown] = self._achieved_goals.ids(self.achieved(observations[is_unknown]))
+        goal_ids = self._known.add(state_ids, observations)
+        if self._known.is_full and not self._warned_that_full:
+            self._warn_if_no_room(self._known.without_room(state_ids, goal_ids, observations))
         return goal_ids
 
     def achieved(
@@ -441,10 +382,7 @@ class GoalBuffer:
         :return: the id of each, shape ``(n,)``. ``UNKNOWN`` for those that are not known
         :raises ValueError: if the goals do not fit the space
         """
-        goals = self.check_shape(goals, "goals")
-        if not self.goals_are_observations:
-            return self._achieved_goals.ids(goals)
-        return self.goals_of_states(self.states.ids(goals))
+        return self._known.ids(self.check_shape(goals, "goals"))
 
     def stand_ins(self, goals: NDArray[Any]) -> NDArray[np.int64]:
         """
@@ -479,7 +417,7 @@ class GoalBuffer:
         """
         observations = self.check(observations, "observations")
         state_ids = self.states.ids(observations)
-        return state_ids, self._goals_of_observations(state_ids, observations)
+        return state_ids, self._known.ids_achieved(state_ids, observations)
 
     def goals_of_states(self, state_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """
@@ -489,7 +427,7 @@ class GoalBuffer:
         :return: the goal id of each state, int64, of the same shape. ``UNKNOWN`` for states that
             achieve no known goal, and for ``UNKNOWN``
         """
-        goal_ids: NDArray[np.int64] = self._goal_of_state[state_ids]
+        goal_ids: NDArray[np.int64] = self._known.goal_of_state[state_ids]
         return goal_ids
 
     def achieving_states(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -500,25 +438,7 @@ class GoalBuffer:
             last entry, int64, shape ``(len(self) + 1,)``; and ids of states, those of one goal
             after those of the other, int64
         """
-        if self.goals_are_states:
-            return np.arange(len(self) + 1), self.state_ids.copy()
-        n_states = len(self.states)
-        goal_of_state = self._goal_of_state[:n_states]
-        # States in the order of what they achieve. States that achieve no known goal are first.
-        in_order = np.argsort(goal_of_state, kind="stable")
-        begin = np.searchsorted(goal_of_state[in_order], np.arange(len(self) + 1))
-        if self.achievement.reached is None:
-            return begin - begin[0], in_order[begin[0] :]
-        # Within a tolerance, also what is held out may reach a goal.
-        unlabeled = in_order[: begin[0]]
-        achievements = np.concatenate([self[:], self.achieved(self.states[unlabeled])])
-        places, goal_ids = self.achievement.pairs(achievements, self[:])
-        first_state = np.concatenate([begin[:-1], np.arange(len(unlabeled))])
-        n_of_achievement = np.concatenate([np.diff(begin), np.ones(len(unlabeled), np.int64)])
-        n_of_pair = n_of_achievement[places]
-        state_ids = in_order[ranges(first_state[places], n_of_pair)]
-        n_of_goal = np.bincount(goal_ids, weights=n_of_pair, minlength=len(self))
-        return np.concatenate([[0], np.cumsum(n_of_goal.astype(np.int64))]), state_ids
+        return self._known.achieving_states()
 
     def sample_ids(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """
@@ -573,7 +493,7 @@ class GoalBuffer:
         :return: the observations as an array
         :raises ValueError: if shape or dtype are not those of the space
         """
-        return _checked(observations, self.observation_shape, self.observation_dtype, name, axes)
+        return check_batch(observations, self.observation_shape, self.observation_dtype, name, axes)
 
     def check_shape(self, goals: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
         """
@@ -586,7 +506,7 @@ class GoalBuffer:
         :return: the goals as an array
         :raises ValueError: if shape or dtype are not those of the space
         """
-        return _checked(goals, self.shape, self.dtype, name, axes)
+        return check_batch(goals, self.shape, self.dtype, name, axes)
 
     def check_goals(self, goals: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
         """
@@ -619,10 +539,7 @@ class GoalBuffer:
         :return: whether each was met, shape ``(n,)``
         :raises ValueError: if the goals do not fit the space
         """
-        observations = self.check_shape(observations, "observations")
-        if not self.goals_are_observations:
-            return np.not_equal(self._achieved_goals.ids(observations), UNKNOWN)
-        return np.not_equal(self.states.ids(observations), UNKNOWN)
+        return self._known.have_met(self.check_shape(observations, "observations"))
 
     def nearest(self, observation: NDArray[Any]) -> int | None:
         """
@@ -774,8 +691,8 @@ class GoalBuffer:
         :param observation_space: space of the observations
         :param capacity: least capacity of the new buffer. If the file has a greater one, the buffer
             gets that
-        :param kwargs: ``state_key``, ``goal``, ``goal_space`` and ``reached``, as of the buffer
-            that was saved. Functions are not in the file
+        :param kwargs: ``state_key``, ``goal``, ``goal_space``, ``reached`` and ``goal_list``, as of
+            the buffer that was saved. They are not in the file
         :return: a new goal buffer
         :raises OSError: if the file cannot be read
         :raises ValueError: if the file is no complete goal buffer, an earlier version wrote it, or
@@ -821,13 +738,7 @@ class GoalBuffer:
         self.check_shape(held_out, "what is held out")
         if len(state_ids) > capacity:
             raise CheckpointError(f"there are {len(state_ids)} goals, of at most {capacity}")
-        n_states = len(states["observations"])
-        # A goal of goal_list need not have a state that achieves it.
-        least = 0 if self._goal_list is None else UNKNOWN
-        if not np.isin(state_ids, np.arange(least, n_states)).all():
-            raise CheckpointError(f"the goals must be among the {n_states} states")
-        if not self.goals_are_observations and self._goal_list is None:
-            self._check_achieved(states["observations"], state_ids, held_out)
+        self._known.check(states["observations"], state_ids, held_out)
         try:
             self.states.set_checkpoint_state(states)
         except ValueError as error:
@@ -835,32 +746,8 @@ class GoalBuffer:
         self.capacity = capacity
         self._held_out = self._states_of_goals(len(held_out) + 1)
         self._held_out.add(held_out)
-        self._forget_goals()
-        if not self.goals_are_observations:
-            # What states achieve follows from their first observations.
-            self._add_achieved_goals()
-            return
-        self._n_goals = len(state_ids)
-        self._state_of_goal[: self._n_goals] = state_ids
-        self._goal_of_state[state_ids] = np.arange(self._n_goals)
-
-    def _check_achieved(
-        self, observations: NDArray[Any], state_ids: NDArray[np.int64], held_out: NDArray[Any]
-    ) -> None:
-        """Raise an error if states achieve other goals than when they were saved."""
-        achieved = self.achieved(observations)
-        n_held_out = len(held_out)
-        goals = ExactStates(self.goal_space, n_held_out + len(achieved) + 1)
-        goals.add(held_out)
-        ids = goals.add(achieved)
-        is_goal = ids >= n_held_out
-        _, first = np.unique(ids[is_goal], return_index=True)
-        found = np.flatnonzero(is_goal)[first]
-        if not np.array_equal(found[: len(state_ids)], state_ids):
-            raise CheckpointError(
-                "goal returns other goals for the states than it did when they were saved: the "
-                "function must be the same"
-            )
+        self._known = self._no_goals()
+        self._known.restore(state_ids)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -901,76 +788,3 @@ class GoalBuffer:
         self._restore(
             state["states"], state["state_ids"], state["held_out"], int(state["capacity"])
         )
-
-
-def _checked(
-    arrays: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], name: str, axes: int | None
-) -> NDArray[Any]:
-    """Return a batch as an array. A ValueError if its elements have another shape or dtype."""
-    array = np.asarray(arrays)
-    n_before = max(array.ndim - len(shape), 0)
-    fits = array.shape[n_before:] == shape and array.dtype == dtype
-    if not fits or axes not in (None, n_before):
-        batch = {0: [], 1: ["n"], None: ["*batch"]}[axes]
-        sizes = [*batch, *map(str, shape)]
-        expected = f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
-        raise ValueError(
-            f"{name} must be {dtype} of shape {expected}, got {array.dtype} of {array.shape}"
-        )
-    return array
-
-
-def write_npz(path: str | os.PathLike[str], arrays: dict[str, Any]) -> None:
-    """
-    Write arrays to a compressed file. If there is such a file, it is replaced only when the new one
-    is complete.
-
-    :param path: path of the file. The ending ``.npz`` may be left out
-    :param arrays: the arrays by their names
-    :raises OSError: if the file cannot be written
-    """
-    target = _with_ending(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staged = target.with_name(target.name + ".tmp.npz")
-    np.savez_compressed(staged, **arrays)
-    staged.replace(target)
-
-
-def read_npz(
-    path: str | os.PathLike[str], names: tuple[str, ...], what: str
-) -> dict[str, NDArray[Any]]:
-    """
-    Read arrays that :func:`write_npz` wrote.
-
-    :param path: path of the file. The ending ``.npz`` may be left out
-    :param names: names of the arrays that the file must have
-    :param what: what the file holds, for the message, such as "a goal buffer"
-    :return: all arrays by their names
-    :raises OSError: if the file cannot be read
-    :raises ValueError: if the file is not complete, is another kind of file, or was written by an
-        earlier version
-    """
-    target = Path(path) if Path(path).is_file() else _with_ending(path)
-    try:
-        with target.open("rb") as file:
-            arrays = dict(np.load(file, allow_pickle=False))
-    except OSError:
-        raise
-    except Exception as error:
-        # NumPy may raise any error if the file is of another kind.
-        raise ValueError(f"{path} is no whole file of {what}: {error!r}") from error
-    if "labels" in arrays and "format" not in arrays:
-        raise ValueError(
-            f"{path} is a goal buffer that an earlier version wrote, which this version cannot "
-            "read: train anew, or load it with the version that wrote it"
-        )
-    missing = [name for name in names if name not in arrays]
-    if missing:
-        raise ValueError(f"{path} is no whole file of {what}: {', '.join(missing)} missing")
-    return arrays
-
-
-def _with_ending(path: str | os.PathLike[str]) -> Path:
-    """Return the path with the ending of NumPy's files."""
-    path = Path(path)
-    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")

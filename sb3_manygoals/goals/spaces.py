@@ -88,6 +88,33 @@ def _can_be_flattened(space: spaces.Space[Any]) -> bool:
         return False
 
 
+def check_batch(
+    arrays: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str, axes: int | None
+) -> NDArray[Any]:
+    """
+    Raise an error if elements of a batch have another shape or dtype.
+
+    :param arrays: what should be a batch
+    :param shape: shape of an element
+    :param dtype: dtype of the elements
+    :param name: name of the argument, for the message
+    :param axes: number of axes before those of an element. None: any number
+    :return: the batch as an array
+    :raises ValueError: if it is no such batch
+    """
+    array = np.asarray(arrays)
+    n_before = max(array.ndim - len(shape), 0)
+    fits = array.shape[n_before:] == shape and array.dtype == dtype
+    if not fits or axes not in (None, n_before):
+        batch = {0: [], 1: ["n"], None: ["*batch"]}[axes]
+        sizes = [*batch, *map(str, shape)]
+        expected = f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
+        raise ValueError(
+            f"{name} must be {dtype} of shape {expected}, got {array.dtype} of {array.shape}"
+        )
+    return array
+
+
 def check_inside(
     space: spaces.Space[Any],
     observations: NDArray[Any],

@@ -101,7 +101,8 @@ class GoalBufferWrapper(
     the reward is not finite, if the reward is not one number (None counts as 0), and if there is no
     such action.
 
-    :param env: an environment whose observation is one array
+    :param env: an environment whose observation is one array, a Dict of arrays, or that of a
+        GoalEnv
     :param goal_buffer: the known goals, which environments may share. None: a new goal buffer
     :param selector_class: rule that chooses goals, a subclass of
         :class:`~sb3_manygoals.goals.GoalSelector`. None:
@@ -122,7 +123,8 @@ class GoalBufferWrapper(
     :param goal_space: space of what ``goal`` returns. None: it is found by calling ``goal``
     :param reached: greatest distance at which an achievement reaches a goal, or a function that
         says whether it does. None: they must be equal, or a GoalEnv says it
-    :param goal_list: the only goals, shape ``(m, *goal_space.shape)``. None: all that is achieved
+    :param goal_list: the only goals, shape ``(m, *goal_space.shape)``, or a sequence of m things
+        that ``goal`` may return. None: all that is achieved becomes a goal
     :param goals_from: "env" to pursue the goals that a GoalEnv sets, "achieved" to pursue goals
         that were achieved. "auto": "env" where the environment is a GoalEnv
     :raises TypeError: if the observations cannot be goals, ``goal_buffer`` is no GoalBuffer, or
@@ -365,8 +367,9 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     A step raises a RuntimeError if a worker of a SubprocVecEnv has died. SB3's DummyVecEnv turns a
     reward of None into NaN, which is refused.
 
-    :param venv: vectorized environment whose observation is one array. Where environments are
-        reset, a Monitor around one must allow early resets, as it does by default
+    :param venv: vectorized environment whose observation is one array, a Dict of arrays, or that of
+        a GoalEnv. Where environments are reset, a Monitor around one must allow early resets, as it
+        does by default
     :param goal_buffer: the known goals. None: a new goal buffer
     :param selector_class: rule that chooses goals, a subclass of
         :class:`~sb3_manygoals.goals.GoalSelector`. None:
@@ -386,7 +389,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :param goal_space: space of what ``goal`` returns. None: it is found by calling ``goal``
     :param reached: greatest distance at which an achievement reaches a goal, or a function that
         says whether it does. None: they must be equal, or a GoalEnv says it
-    :param goal_list: the only goals, shape ``(m, *goal_space.shape)``. None: all that is achieved
+    :param goal_list: the only goals, shape ``(m, *goal_space.shape)``, or a sequence of m things
+        that ``goal`` may return. None: all that is achieved becomes a goal
     :param goals_from: "env" to pursue the goals that a GoalEnv sets, "achieved" to pursue goals
         that were achieved. "auto": "env" where the environment is a GoalEnv
     :raises TypeError: if the observations cannot be goals, ``goal_buffer`` is no GoalBuffer, or

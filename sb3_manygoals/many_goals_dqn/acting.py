@@ -32,6 +32,7 @@ from sb3_manygoals.many_goals_dqn.task_policy import (
     mean_rewards_of_goals,
 )
 from sb3_manygoals.networks import UniversalQNetwork
+from sb3_manygoals.packing import as_packed
 from sb3_manygoals.world import WorldModel
 
 
@@ -214,7 +215,8 @@ class ActingMixin(ModelPart):
 
         :param reward: the rewards of the task: an array with a number of at least 0 for each of
             ``model.goal_buffer.observations``, or a function that returns it for these
-            observations. None: the rewards that the environment gave while the model learned
+            observations. In ``Dict`` worlds, the function takes a dict of arrays. None: the rewards
+            that the environment gave while the model learned
         :param gamma: discount factor of the task, in (0, 1]. None: that of the model. In worlds
             with chance, the network's distances are exact only with this one
         :param planned: whether to plan in the model of the world. Then the network acts only where
@@ -244,7 +246,7 @@ class ActingMixin(ModelPart):
             planned=can_plan and planned is not False,
         )
 
-    def goal_policy(self, goal: NDArray[Any] | None = None) -> GoalPolicy:
+    def goal_policy(self, goal: NDArray[Any] | dict[str, NDArray[Any]] | None = None) -> GoalPolicy:
         """
         Make a policy that follows a plan to goals, and the network where the plan knows no way. Its
         actions are planned in the model of the world, so they need no network that has learned:
@@ -256,8 +258,9 @@ class ActingMixin(ModelPart):
         and plans for this goal now. It then stays at the goal, where an action does that.
 
         :param goal: the goal to pursue, an array of the shape and dtype of the space of goals,
-            which is that of the observations by default. If it was held out, it is not planned for,
-            and the network acts. None: the goals that observations say
+            which is that of the observations by default. In ``Dict`` worlds, it may be a dict of
+            arrays. If it was held out, it is not planned for, and the network acts. None: the goals
+            that observations say
         :return: an SB3 policy, which does not change when the model learns
         :raises TypeError: if the goals are in the replay memory
         :raises ValueError: if targets are not ``PlannedTargets``, the model knows no transitions,
@@ -268,7 +271,7 @@ class ActingMixin(ModelPart):
         goals, world = self._plannable_world()
         space: spaces.Space[Any] = model.observation_space
         if goal is not None:
-            goal = goals.check_goals(goal, "goal", axes=0).copy()
+            goal = goals.check_goals(as_packed(goal, goals.goal_space), "goal", axes=0).copy()
             space = model.observation_space["observation"]
             unknown = goals.describe_unknown(goal[None])
             if unknown is not None:

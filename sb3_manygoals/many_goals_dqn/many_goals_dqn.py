@@ -963,9 +963,11 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         :param n_updates: greatest number of updates. None: ``updates_per_step`` for each transition
         :param tb_log_name: name of the run for TensorBoard
         :return: the model
+        :raises TypeError: if ``transitions`` are no Transitions
         :raises ValueError: if observations do not fit the model's space, an action is none of its
-            actions, or the model has masks, which recorded transitions do not have
-        :raises TypeError: if goals are in the replay memory
+            actions, a reward is not finite, or ``n_updates`` is not a positive whole number. Then
+            nothing has been recorded. Also if the model has action masks, goals in the replay
+            memory, or several environments
         """
         if self.goals_in_replay or self.action_masks:
             kind = "goals_in_replay" if self.goals_in_replay else "action_masks"
@@ -973,11 +975,17 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         if self.n_envs != 1:
             raise ValueError(f"learn_from needs a model of one environment, got {self.n_envs}")
         self._require_env()
+        if n_updates is not None:
+            check_count("n_updates", n_updates)
         take_in(self, transitions)
         rate = _DEFAULT_UPDATES_PER_STEP if self.updates_per_step is None else self.updates_per_step
-        n_due = int(rate * len(transitions))
-        if n_updates is not None:
-            n_due = check_count("n_updates", n_updates)
+        n_due = int(rate * len(transitions)) if n_updates is None else n_updates
+        if n_due == 0:
+            warnings.warn(
+                f"updates_per_step={rate} gives no update for {len(transitions)} transitions: the "
+                "network learns nothing. Give n_updates",
+                stacklevel=2,
+            )
         # Time passes as if the transitions were made now, so that schedules see all of it.
         n_rollouts = max(1, n_due // _UPDATES_FROM_DATA_TOGETHER)
         shares = np.diff(np.linspace(0, n_due, n_rollouts + 1).astype(int)).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -10,9 +11,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from sb3_manygoals.errors import check_finite
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.goals.sources import ObservationSource
+from sb3_manygoals.goals.spaces import check_one_hot
 from sb3_manygoals.validation import check_action_space
 
 if TYPE_CHECKING:
@@ -29,12 +30,13 @@ class Transitions:
 
     :param observations: what was observed, shape ``(N, *observation_space.shape)``; of a Dict
         space, a dict of such arrays
-    :param actions: the actions that were taken, whole numbers, shape ``(N,)``
+    :param actions: the actions that were taken, whole numbers, shape ``(N,)`` or ``(N, 1)``
     :param next_observations: what was observed then, as ``observations``
-    :param rewards: the environment's rewards, shape ``(N,)``. None: all 0
-    :param terminated: whether the environment terminated, bool, shape ``(N,)``. Truncations are no
-        terminations. None: it never did
-    :raises ValueError: if arrays have different lengths, or there is no transition
+    :param rewards: the environment's rewards, shape ``(N,)`` or ``(N, 1)``. None: all 0
+    :param terminated: whether the environment terminated, bool, or 0 and 1, shape ``(N,)`` or
+        ``(N, 1)``. Truncations are no terminations. None: it never did
+    :raises ValueError: if arrays have different lengths, there is no transition, or actions,
+        rewards or terminations are something else
     """
 
     def __init__(
@@ -46,18 +48,22 @@ class Transitions:
         terminated: NDArray[Any] | None = None,
     ) -> None:
         self.observations = observations
-        self.actions = np.asarray(actions).reshape(-1)
+        self.actions = _column(actions, "actions", "iu", "whole numbers")
         self.next_observations = next_observations
         n = len(self.actions)
-        self.rewards = np.zeros(n) if rewards is None else np.asarray(rewards, np.float64)
-        self.terminated = np.zeros(n, np.bool_) if terminated is None else np.asarray(terminated)
-        self.terminated = self.terminated.astype(np.bool_)
-        if self.actions.dtype.kind not in "iu":
-            raise ValueError(f"actions must be whole numbers, got {self.actions.dtype}")
+        if rewards is None:
+            rewards = np.zeros(n)
+        self.rewards = _column(rewards, "rewards", "biuf", "numbers").astype(np.float64)
+        if terminated is None:
+            terminated = np.zeros(n, np.bool_)
+        ends = _column(terminated, "terminated", "biuf", "booleans")
+        self.terminated = ends.astype(np.bool_)
+        if not np.array_equal(self.terminated, ends):
+            raise ValueError(f"terminated must be booleans, or 0 and 1, got {np.unique(ends)}")
         lengths = {
-            "observations": _length(observations),
+            **_lengths(observations, "observations"),
             "actions": n,
-            "next_observations": _length(next_observations),
+            **_lengths(next_observations, "next_observations"),
             "rewards": len(self.rewards),
             "terminated": len(self.terminated),
         }
@@ -72,32 +78,51 @@ class Transitions:
         """
         Return the transitions in an SB3 replay memory, those of all environments.
 
+        With ``optimize_memory_usage``, SB3 overwrites the observations in which episodes ended.
+        These transitions are left out, with a warning. With ``handle_timeout_termination=False``,
+        the memory does not tell truncations from terminations. Then all ends count as terminations,
+        with a warning.
+
         :param replay_buffer: a memory of single arrays as observations, with discrete actions
-        :raises TypeError: if it is another kind of memory
+        :return: the transitions
+        :raises TypeError: if it is another kind of memory, or actions are not discrete
+        :raises ValueError: if it has no transition
         """
         if type(replay_buffer) is not ReplayBuffer:
             raise TypeError(
                 "replay_buffer must be SB3's ReplayBuffer, of single arrays as observations, got "
                 f"{type(replay_buffer).__name__}"
             )
+        if not isinstance(replay_buffer.action_space, spaces.Discrete):
+            raise TypeError(
+                "replay_buffer must have discrete actions, got those of "
+                f"{replay_buffer.action_space}"
+            )
         places = np.arange(replay_buffer.size())
+        is_kept = np.ones((len(places), replay_buffer.n_envs), dtype=np.bool_)
         if replay_buffer.optimize_memory_usage:
             if replay_buffer.full:
                 # The next observation of the newest transition has overwritten the oldest one.
                 places = places[places != replay_buffer.pos]
             next_places = (places + 1) % replay_buffer.buffer_size
             next_observations = replay_buffer.observations[next_places]
+            # The next episode has overwritten where others ended, but not where the newest did.
+            is_newest = next_places == replay_buffer.pos
+            is_kept = (replay_buffer.dones[places] == 0) | is_newest[:, None]
         else:
             next_observations = replay_buffer.next_observations[places]
-        ended = replay_buffer.dones[places] * (1 - replay_buffer.timeouts[places])
+        dones = replay_buffer.dones[places]
+        _warn_of_ends(replay_buffer, dones[is_kept], int(np.count_nonzero(~is_kept)))
+        ended = dones * (1 - replay_buffer.timeouts[places])
         # SB3 keeps a Discrete observation as an array of one number.
         shape = replay_buffer.observation_space.shape or ()
+        actions = replay_buffer.actions[places][is_kept]
         return cls(
-            replay_buffer.observations[places].reshape(-1, *shape),
-            replay_buffer.actions[places].reshape(-1).astype(np.int64),
-            next_observations.reshape(-1, *shape),
-            replay_buffer.rewards[places].reshape(-1),
-            ended.reshape(-1) > 0,
+            replay_buffer.observations[places][is_kept].reshape(-1, *shape),
+            actions.reshape(-1).astype(np.int64),
+            next_observations[is_kept].reshape(-1, *shape),
+            replay_buffer.rewards[places][is_kept],
+            ended[is_kept] > 0,
         )
 
     @classmethod
@@ -106,6 +131,8 @@ class Transitions:
         Return the transitions in a Minari data set.
 
         :param dataset: a ``minari.MinariDataset`` with discrete actions
+        :return: the transitions of all its episodes
+        :raises ValueError: if actions are not discrete, or there is no episode
         """
         parts: list[Transitions] = []
         for episode in dataset.iterate_episodes():
@@ -120,6 +147,8 @@ class Transitions:
                     episode.terminations,
                 )
             )
+        if not parts:
+            raise ValueError(f"dataset must have at least one episode, got {dataset!r} without any")
         return cls(
             _joined([part.observations for part in parts]),
             np.concatenate([part.actions for part in parts]),
@@ -171,9 +200,15 @@ def take_in(model: ManyGoalsDQN, transitions: Transitions) -> None:
 
     :param model: the model
     :param transitions: the transitions
-    :raises ValueError: if observations do not fit the model's space, or an action is none of its
-        actions
+    :raises TypeError: if they are no Transitions
+    :raises ValueError: if observations do not fit the model's space, an action is none of its
+        actions, or a reward is not finite. Then nothing has been recorded
     """
+    if not isinstance(transitions, Transitions):
+        raise TypeError(
+            f"transitions must be Transitions, got {type(transitions).__name__}: make them by "
+            "Transitions(...), Transitions.of_replay_buffer(...) or Transitions.of_minari(...)"
+        )
     assert model.goal_buffer is not None
     assert model.world is not None
     n_actions = int(model.action_space.n)
@@ -182,11 +217,21 @@ def take_in(model: ManyGoalsDQN, transitions: Transitions) -> None:
         raise ValueError(
             f"actions must be from 0 to {n_actions - 1}, got {transitions.actions[wrong][0]}"
         )
-    check_finite(transitions.rewards, "a reward", model)
+    _check_finite(transitions.rewards, "rewards")
+    # All is checked before anything is recorded.
+    all_observations = _arrays(model, transitions.observations, "observations")
+    all_after = _arrays(model, transitions.next_observations, "next_observations")
+    if model._stores_transitions and len(transitions) > model.replay_buffer.buffer_size:
+        warnings.warn(
+            f"the replay memory has room for the last {model.replay_buffer.buffer_size} of "
+            f"{len(transitions)} transitions: raise buffer_size to learn from all of them by "
+            "bootstrapping",
+            stacklevel=3,
+        )
     for first in range(0, len(transitions), _AT_A_TIME):
         rows = slice(first, first + _AT_A_TIME)
-        observations = _arrays(model, _sliced(transitions.observations, rows), "observations")
-        after = _arrays(model, _sliced(transitions.next_observations, rows), "next_observations")
+        observations = all_observations[rows]
+        after = all_after[rows]
         state_ids, _ = model.goal_buffer.observe(observations)
         next_state_ids, next_goal_ids = model.goal_buffer.observe(after)
         actions = transitions.actions[rows].astype(np.int64)
@@ -221,16 +266,55 @@ def _arrays(model: ManyGoalsDQN, observations: Any, name: str) -> NDArray[Any]:
     if parts is not None:
         observations = ObservationSource(parts).array(observations)
     array = model.goal_buffer.check(np.asarray(observations), name)
-    if array.dtype.kind == "f":
-        check_finite(array, name, model)
+    _check_finite(array, name)
+    check_one_hot(space, array, name)
     return array
 
 
-def _length(observations: Any) -> int:
-    """Return the number of observations, which may be a dict of arrays."""
-    if isinstance(observations, dict):
-        return len(next(iter(observations.values()))) if observations else 0
-    return len(observations)
+def _check_finite(values: NDArray[Any], name: str) -> None:
+    """Raise a ValueError if a number is not finite."""
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return
+    place = tuple(np.argwhere(~np.isfinite(values))[0].tolist())
+    at = ", ".join(map(str, place))
+    raise ValueError(f"{name} must be finite, {name}[{at}] is {values[place]}")
+
+
+def _column(values: Any, name: str, kinds: str, what: str) -> NDArray[Any]:
+    """Return one number for each transition. A ValueError if it is something else."""
+    array = np.asarray(values)
+    if array.dtype.kind not in kinds:
+        raise ValueError(f"{name} must be {what}, got {array.dtype}")
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be of shape (N,) or (N, 1), got {array.shape}")
+    return array
+
+
+def _warn_of_ends(replay_buffer: ReplayBuffer, dones: NDArray[Any], n_left_out: int) -> None:
+    """Warn of ends of episodes that a replay memory does not know, or not exactly."""
+    if n_left_out:
+        warnings.warn(
+            f"{n_left_out} transitions that ended an episode are left out: with "
+            "optimize_memory_usage, SB3 overwrites the observation in which the episode ended",
+            stacklevel=3,
+        )
+    if not replay_buffer.handle_timeout_termination and dones.any():
+        warnings.warn(
+            "all ends of episodes count as terminations: the memory was made with "
+            "handle_timeout_termination=False, so it does not tell truncations from them",
+            stacklevel=3,
+        )
+
+
+def _lengths(observations: Any, name: str) -> dict[str, int]:
+    """Return the number of observations, of each part if they are a dict of arrays."""
+    if not isinstance(observations, dict):
+        return {name: len(observations)}
+    if not observations:
+        return {name: 0}
+    return {f"{name}[{part!r}]": len(values) for part, values in observations.items()}
 
 
 def _sliced(observations: Any, rows: slice) -> Any:

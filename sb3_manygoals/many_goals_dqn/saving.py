@@ -16,7 +16,8 @@ from stable_baselines3.common.type_aliases import GymEnv
 
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from sb3_manygoals.goals.buffer import GoalBuffer, read_npz, write_npz
+from sb3_manygoals.goals.buffer import GoalBuffer
+from sb3_manygoals.goals.files import read_npz, write_npz
 from sb3_manygoals.many_goals_dqn.part import ModelPart
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer

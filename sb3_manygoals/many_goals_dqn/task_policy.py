@@ -21,12 +21,12 @@ from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.goals.spaces import check_one_hot
 from sb3_manygoals.many_goals_dqn.planning import TransitionModel
 from sb3_manygoals.networks import UniversalQNetwork
-from sb3_manygoals.packing import as_packed
+from sb3_manygoals.packing import as_packed, unpacked
 from sb3_manygoals.validation import check_number
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, WorldModel
 from sb3_manygoals.world.model import outcome_keys
 
-Reward = Callable[[NDArray[Any]], ArrayLike] | ArrayLike
+Reward = Callable[[Any], ArrayLike] | ArrayLike
 
 # A goal with a smaller discount counts as unreachable, as in plans.
 _LEAST_DISCOUNT = math.exp(-3.0)
@@ -296,7 +296,10 @@ class Task(NamedTuple):
 
 def _task_of_reward(goals: GoalBuffer, reward: Reward) -> Task:
     """Return the goals that a user rewards. A ValueError if there are none, or they are wrong."""
-    given = np.asarray(reward(goals.observations) if callable(reward) else reward)
+    if callable(reward):
+        given = np.asarray(reward(unpacked(goals.observations, goals.goal_space)))
+    else:
+        given = np.asarray(reward)
     if given.shape != (len(goals),) or given.dtype.kind not in "biuf":
         raise ValueError(
             f"reward must {'return' if callable(reward) else 'be'} numbers of shape "
@@ -480,7 +483,8 @@ def make_task_policy(
     :param action_space: Discrete
     :param values: what the values of ``q_net`` mean
     :param reward: None for the rewards that the environment gave; else a function of a batch of
-        observations, or an array, that gives a number of at least 0 for each goal
+        goals, or an array, that gives a number of at least 0 for each goal. The function takes a
+        dict of arrays where goals are packed
     :param gamma: discount factor of the task, in (0, 1]. None: that of ``values``
     :param planned: whether to plan in the world
     :raises ValueError: if no known observation is rewarded, or an argument is out of its range

@@ -34,8 +34,8 @@ class Idle(BaseCallback):
 )
 def test_a_trained_model_is_gone_without_the_garbage_collector(make, make_callback):
     model = make()
-    model.learn(100, make_callback())
-    model.learn(100, make_callback(), reset_num_timesteps=False)
+    model.learn(40, make_callback())
+    model.learn(20, make_callback(), reset_num_timesteps=False)
     deleted = weakref.ref(model)
     # Imports at the first use leave circles of their own.
     gc.collect()

@@ -179,6 +179,9 @@ def test_random_observations_are_of_the_parts_and_follow_from_the_seed():
     drawn = [space.sample() for _ in range(20)]
     assert all(one in space and PARTS.contains(space.unpack(one)) for one in drawn)
     assert len({one.tobytes() for one in drawn}) == 20
+    for name in ("mask", "probability"):
+        with pytest.raises(ValueError, match=f"{name} must be None"):
+            space.sample(**{name: np.ones(3, np.int8)})
     other = PackedSpace(copy.deepcopy(PARTS))
     other.seed(3)
     np.testing.assert_array_equal([other.sample() for _ in range(20)], drawn)

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
@@ -66,6 +66,9 @@ KINDS = [
     {"state_key": cell_of, "goal": column, "reached": 1},
 ]
 
+# Most of the code is the same for all kinds, so all of them together have 360 examples.
+EXAMPLES_OF_A_KIND = 30
+
 
 def achieved_by(kind, observation):
     """Return what an observation achieves."""
@@ -100,6 +103,7 @@ def same_goal(kind, left, right):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=EXAMPLES_OF_A_KIND)
 @given(st.lists(rows, max_size=4), rows)
 def test_goals_and_the_states_that_achieve_them_are_those_of_a_loop(kind, batches, held_out):
     forbidden = held_out_of(kind, held_out[:3])
@@ -157,6 +161,7 @@ def test_goals_and_the_states_that_achieve_them_are_those_of_a_loop(kind, batche
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=EXAMPLES_OF_A_KIND)
 @given(st.lists(rows.filter(len), min_size=1, max_size=3), rows)
 def test_what_was_saved_is_restored(kind, batches, held_out):
     buffer = GoalBuffer(GRID, 60, held_out_of(kind, held_out[:2]), **kind)
@@ -386,6 +391,96 @@ def test_bad_arguments_are_refused(kwargs, error, message):
         GoalBuffer(GRID, 10, **kwargs)
 
 
+def is_high(observation):
+    """Return whether the second number is 2 or more."""
+    return observation[1] >= 2
+
+
+def test_only_the_goals_of_the_list_are_goals(tmp_path):
+    """As the guide has it: a condition is the one goal."""
+    buffer = GoalBuffer(GRID, 10, goal=is_high, goal_list=[[1]])
+    assert buffer.observations.tolist() == [[1]]
+    assert buffer.state_ids.tolist() == [UNKNOWN]
+    found = buffer.add(array_of([(0, 0, 0), (0, 2, 0), (0, 1, 0), (0, 5, 0)]))
+    assert found.tolist() == [UNKNOWN, 0, UNKNOWN, 0]
+    assert len(buffer) == 1
+    assert buffer.state_ids.tolist() == [1]
+    begin, states = buffer.achieving_states()
+    assert (begin.tolist(), states.tolist()) == ([0, 2], [1, 3])
+    buffer.save(tmp_path / "goals")
+    loaded = GoalBuffer.load(tmp_path / "goals", GRID, goal=is_high, goal_list=[[1]])
+    other = GoalBuffer(GRID, 10, goal=is_high, goal_list=[[1]])
+    other.set_checkpoint_state(buffer.get_checkpoint_state())
+    for each in (loaded, other, GoalBuffer(GRID, **buffer.config)):
+        each.add(array_of([(3, 3, 0), (3, 0, 0)]))
+        assert each.observations.tolist() == [[1]]
+        assert (each.achieving_states()[1] >= 0).all()
+    assert loaded.achieving_states()[1].tolist() == [1, 3, 4]
+
+
+def test_the_list_of_goals_is_the_buffers_own():
+    goals = np.array([[1, 2], [3, 4]])
+    buffer = GoalBuffer(GRID, 10, goal=place, goal_list=goals)
+    goals[:] = 0
+    assert buffer.config["goal_list"].tolist() == [[1, 2], [3, 4]]
+    # Numbers that the space rounds or writes otherwise are what goal would return.
+    floats = GoalBuffer(
+        PLANE, 10, goal=lambda seen: seen, goal_space=PLANE, goal_list=[[-0.0, 1], (2, 3)]
+    )
+    assert floats.add(np.array([[0.0, 1.0]])).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({}, ValueError, "goal_list needs goal, the function that says what is achieved"),
+        ({"goal": place, "goal_list": 5}, TypeError, "goal_list must be a sequence of goals"),
+        ({"goal": place, "goal_list": []}, ValueError, "from 1 to 10 goals, got 0"),
+        ({"goal": column, "goal_list": range(11)}, ValueError, "from 1 to 10 goals, got 11"),
+        (
+            {"goal": place, "goal_list": [[1, 2, 3]]},
+            ValueError,
+            r"goal_list must have int64 of shape \(2,\), got int64 of \(3,\)",
+        ),
+        (
+            {"goal": column, "goal_space": spaces.Discrete(3), "goal_list": [0, 3]},
+            ValueError,
+            r"goal_list must be of the goal space, goal_list\[1\] is 3",
+        ),
+        (
+            {"goal": column, "goal_space": spaces.Box(0, 9, (1,), np.int64), "goal_list": [0, 10]},
+            ValueError,
+            r"goal_list must be of the goal space, goal_list\[1\] is \[10\]",
+        ),
+        (
+            {"goal": place, "goal_list": [[1, 2], [3, 4]], "held_out": np.array([[3, 4]])},
+            ValueError,
+            r"goal_list and held_out must have no goal in common, got \[3, 4\] in both",
+        ),
+    ],
+)
+def test_lists_that_have_no_goals_are_refused(kwargs, error, message):
+    with pytest.raises(error, match=message):
+        GoalBuffer(GRID, 10, **{"goal_list": [[1, 2]], **kwargs})
+
+
+def test_states_become_goals_later_if_the_function_fails_first():
+    has_failed = []
+
+    def once_broken(observation):
+        if not has_failed:
+            has_failed.append(True)
+            raise RuntimeError("not now")
+        return observation[:2]
+
+    space = spaces.Box(-20, 20, (2,), np.int64)
+    buffer = GoalBuffer(GRID, 10, goal=once_broken, goal_space=space)
+    with pytest.raises(RuntimeError, match="not now"):
+        buffer.add(array_of([(1, 2, 3)]))
+    assert buffer.add(array_of([(4, 5, 6)])).tolist() == [1]
+    assert buffer.observations.tolist() == [[1, 2], [4, 5]]
+
+
 def test_a_function_that_fails_for_random_observations_needs_a_space():
     buffer = GoalBuffer(
         GRID, 10, goal=lambda seen: {0: 4, 1: 5}[int(seen[0])], goal_space=spaces.Discrete(6)
@@ -413,6 +508,7 @@ def test_a_function_of_pairs_must_return_a_boolean_for_each(returned, got):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=EXAMPLES_OF_A_KIND)
 @given(rows.filter(len), st.randoms(use_true_random=False))
 def test_what_reaches_what_is_the_same_for_single_goals_and_batches(kind, pairs, random):
     buffer = GoalBuffer(GRID, 50, **kind)

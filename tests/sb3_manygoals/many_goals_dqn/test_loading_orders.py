@@ -9,7 +9,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals import LearningProgressSelector, UniformSelector
-from sb3_manygoals.goals.buffer import read_npz, write_npz
+from sb3_manygoals.goals.files import read_npz, write_npz
 from sb3_manygoals.many_goals_dqn import PlannedTargets
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, td_model
 from tests.sb3_manygoals.worlds import Corridor

@@ -315,6 +315,26 @@ def test_a_user_who_says_what_is_reached_goes_on_in_a_dense_world(tmp_path):
     assert loaded.env.step(np.array([RIGHT]))[3][0]["is_success"]
 
 
+def test_in_a_dict_world_goals_and_rewards_are_dicts_too():
+    room = Room()
+    model = multi(room, learning_starts=300).learn(310)
+    assert len(model.goal_buffer) == 12
+    goal = room.observation_of(place=2, wheel=1)
+    policy = model.goal_policy(goal)
+    # One more turn leads to the goal, and so does moving the lamp on.
+    assert policy.predict(room.observation_of(2, 0))[0] == 0
+    assert policy.predict(room.observation_of(1, 1))[0] == 1
+    with pytest.raises(ValueError, match=r"the observation must have .*, got no 'wheel'"):
+        model.goal_policy({"picture": goal["picture"]})
+
+    def turned(goals):
+        assert goals["picture"].shape == (12, 7, 7, 3)
+        return goals["wheel"] == 3
+
+    task = model.task_policy(turned)
+    assert all(task.predict(room.observation_of(place, 2))[0] == 0 for place in range(3))
+
+
 def test_minigrid_as_it_is():
     pytest.importorskip("minigrid")
     with pytest.warns(UserWarning, match="is left out of the observations: 'mission'"):

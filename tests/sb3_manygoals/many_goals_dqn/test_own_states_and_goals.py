@@ -1,6 +1,7 @@
 """Models whose states and goals are what functions of the user's say."""
 
 import copy
+import functools
 import re
 
 import gymnasium as gym
@@ -14,7 +15,7 @@ import gym_twoRooms  # noqa: F401
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, TabularAllGoals
 from sb3_manygoals.goals import UNKNOWN, LearningProgressSelector, VecGoalBufferWrapper
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
-from tests.sb3_manygoals.many_goals_dqn.models import make_model, parameters
+from tests.sb3_manygoals.many_goals_dqn.models import SMALL, make_model, parameters
 from tests.sb3_manygoals.worlds import Dusty, NumberedCorridor, cell_of, pair_of
 
 PAIRS = spaces.Discrete(3)
@@ -41,6 +42,17 @@ def model_of(kind, env=None, **kwargs):
     """Return a model in dusty corridors with goals of this kind."""
     settings = {"goal_wrapper_kwargs": {"max_episode_steps": 15, **KINDS[kind]}}
     return make_model(Dusty() if env is None else env, **{**settings, **kwargs})
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """Return models that have learned by a plan. Tests share them, so they may only ask them."""
+
+    @functools.cache
+    def of_kind(kind, env_class=Dusty):
+        return model_of(kind, env_class(), learning_starts=100).learn(1_500)
+
+    return of_kind
 
 
 def td_model_of(kind, goal_sampling="batch", **kwargs):
@@ -78,12 +90,17 @@ def share_of_right_moves(model, cells=6):
     return np.mean(rights)
 
 
-@pytest.mark.parametrize("head", ["distance", "bilinear"])
-@pytest.mark.parametrize("kind", KEYED)
-def test_where_keys_recur_a_plan_teaches_the_network(kind, head):
-    """The dust never recurs, so without a key nothing could be planned."""
-    model = model_of(kind, policy_kwargs={"net_arch": [32], "embedding_dim": 32, "head": head})
+def test_another_head_learns_by_a_plan_too():
+    kind = "keys and pairs"
+    model = model_of(kind, policy_kwargs={**SMALL, "head": "bilinear"}, learning_starts=100)
     model.learn(1_500)
+    assert share_of_right_moves(model) == 1.0
+
+
+@pytest.mark.parametrize("kind", KEYED)
+def test_where_keys_recur_a_plan_teaches_the_network(learned, kind):
+    """The dust never recurs, so without a key nothing could be planned."""
+    model = learned(kind)
     assert isinstance(model.targets, PlannedTargets)
     assert len(model.goal_buffer.states) == 6
     assert len(model.goal_buffer) == (3 if "pairs" in kind else 6)
@@ -112,7 +129,7 @@ def test_where_keys_recur_a_plan_teaches_the_network(kind, head):
 @pytest.mark.parametrize("kind", ["keys and pairs", "keys, cells at a distance"])
 def test_a_target_network_learns_too(kind):
     model = td_model_of(kind, learning_rate=3e-3, gamma=0.9)
-    model.learn(2_500)
+    model.learn(1_000)
     assert share_of_right_moves(model) > 0.9
 
 
@@ -218,7 +235,7 @@ def test_goals_in_the_replay_memory_are_whole_observations():
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_that_was_saved_goes_on_with_the_same_functions(kind, targets, tmp_path):
     model = model_of(kind, target_class=targets, learning_starts=60)
-    model.learn(150)
+    model.learn(80)
     model.save_all(tmp_path)
     for env in (Dusty(), GoalBufferWrapper(Dusty(), **KINDS[kind], max_episode_steps=15)):
         loaded = ManyGoalsDQN.load_all(tmp_path, env)
@@ -235,10 +252,12 @@ def test_all_that_was_saved_goes_on_with_the_same_functions(kind, targets, tmp_p
         np.testing.assert_array_equal(loaded.world.visit_counts[:6], model.world.visit_counts[:6])
         assert loaded.replay_buffer.size() == model.replay_buffer.size()
         np.testing.assert_array_equal(
-            loaded.replay_buffer.next_goal_ids[:150], model.replay_buffer.next_goal_ids[:150]
+            loaded.replay_buffer.next_goal_ids[:80], model.replay_buffer.next_goal_ids[:80]
         )
-        loaded.learn(100, reset_num_timesteps=False)
-        assert loaded.num_timesteps == 250
+        n_updates = loaded._n_updates
+        loaded.learn(20, reset_num_timesteps=False)
+        assert loaded.num_timesteps == 100
+        assert loaded._n_updates > n_updates
         if kind in KEYED:
             assert len(loaded.goal_buffer.states) == 6
         tracker = loaded._trackers[0]
@@ -248,7 +267,7 @@ def test_all_that_was_saved_goes_on_with_the_same_functions(kind, targets, tmp_p
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_without_an_environment_acts_on(kind, tmp_path):
     model = model_of(kind, learning_starts=60, target_class=TDTargets)
-    model.learn(150)
+    model.learn(80)
     model.save_all(tmp_path)
     loaded = ManyGoalsDQN.load_all(tmp_path)
     only_networks = ManyGoalsDQN.load(tmp_path / "model.zip")
@@ -379,9 +398,8 @@ class PaidDust(Dusty):
 @pytest.mark.filterwarnings("ignore:. of . rewarded observations did not always end the episode")
 @pytest.mark.parametrize("planned", [True, False])
 @pytest.mark.parametrize("kind", KEYED)
-def test_the_tasks_rewards_are_found(kind, planned):
-    model = model_of(kind, PaidDust(), learning_starts=100)
-    model.learn(1_500)
+def test_the_tasks_rewards_are_found(learned, kind, planned):
+    model = learned(kind, PaidDust)
     policy = model.task_policy(planned=planned)
     seen = np.array([observation(cell, dust) for cell in range(5) for dust in (-0.9, 0.4)])
     actions, _ = policy.predict(seen)
@@ -397,9 +415,8 @@ def test_the_tasks_rewards_are_found(kind, planned):
 
 @pytest.mark.parametrize("planned", [True, False])
 @pytest.mark.parametrize("kind", KEYED)
-def test_a_task_may_reward_goals(kind, planned):
-    model = model_of(kind, learning_starts=100)
-    model.learn(1_500)
+def test_a_task_may_reward_goals(learned, kind, planned):
+    model = learned(kind)
     # Of these goals, the one of the first cell is rewarded.
     wanted = model.goal_buffer.achieved(observation(0)[None])[0]
 
@@ -416,10 +433,9 @@ def test_a_task_may_reward_goals(kind, planned):
         model.task_policy(np.ones(17))
 
 
-def test_a_planned_task_knows_all_states_of_a_rewarded_goal():
+def test_a_planned_task_knows_all_states_of_a_rewarded_goal(learned):
     """The other states of the rewarded pair are as good as the first one that was met."""
-    model = model_of("keys and pairs", learning_starts=100)
-    model.learn(600)
+    model = learned("keys and pairs")
     begin, states = model.goal_buffer.achieving_states()
     for goal in range(3):
         goal_id = int(model.goal_buffer.ids(np.array([goal]))[0])
@@ -435,3 +451,17 @@ def test_a_planned_task_knows_all_states_of_a_rewarded_goal():
         # From one cell of the pair, the next arrival may be to stay, not to walk to the first.
         table = policy.table
         assert len(table.states) == 6
+
+
+def test_a_model_pursues_only_the_goals_of_a_list(tmp_path):
+    """The pair on the right is the only goal, and it is reached from everywhere."""
+    settings = {"max_episode_steps": 15, **KINDS["keys and pairs"], "goal_list": [2]}
+    model = make_model(Dusty(), goal_wrapper_kwargs=settings, learning_starts=100)
+    model.learn(600)
+    assert model.goal_buffer.observations.tolist() == [2]
+    for cell in range(4):
+        assert model.predict(obs_towards(model, cell, 5), deterministic=True)[0] == RIGHT
+    model.save_all(tmp_path)
+    loaded = ManyGoalsDQN.load_all(tmp_path, Dusty())
+    loaded.learn(50, reset_num_timesteps=False)
+    assert loaded.goal_buffer.observations.tolist() == [2]

@@ -107,6 +107,50 @@ def test_a_memory_that_shares_observations_gives_each_transition_with_its_own_ne
     assert len(found) == (7 if is_full else 5)
 
 
+def filled_memory(action_space=ACTIONS, **kwargs):
+    """Return a memory of cells 0, 1, 2 and 10, 11 after the first episode has ended at 2."""
+    space = spaces.Box(0, 100, (1,), np.float32)
+    memory = ReplayBuffer(8, space, action_space, device="cpu", **kwargs)
+    for cell, done in ((0, False), (1, True), (10, False), (11, True)):
+        seen = np.array([[cell]], dtype=np.float32)
+        action = np.array([[0]])
+        memory.add(seen, seen + 1, action, np.zeros(1), np.array([done]), [{}])
+    return memory
+
+
+def test_where_sb3_overwrites_the_ends_of_episodes_their_transitions_are_left_out():
+    memory = filled_memory(optimize_memory_usage=True, handle_timeout_termination=False)
+    with (
+        pytest.warns(UserWarning, match="1 transitions that ended an episode are left out"),
+        pytest.warns(UserWarning, match="all ends of episodes count as terminations"),
+    ):
+        found = Transitions.of_replay_buffer(memory)
+    # What followed the newest one is still there.
+    assert found.observations[:, 0].tolist() == [0, 10, 11]
+    assert found.next_observations[:, 0].tolist() == [1, 11, 12]
+    assert found.terminated.tolist() == [False, False, True]
+
+
+def test_a_memory_that_does_not_tell_truncations_is_warned_of():
+    with pytest.warns(UserWarning, match="all ends of episodes count as terminations"):
+        found = Transitions.of_replay_buffer(filled_memory(handle_timeout_termination=False))
+    assert found.terminated.tolist() == [False, True, False, True]
+    # With its knowledge of truncations there is no warning.
+    assert Transitions.of_replay_buffer(filled_memory()).terminated.sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        (lambda: filled_memory(spaces.Box(-1, 1, (1,))), "must have discrete actions, got .*Box"),
+        (lambda: [1], "must be SB3's ReplayBuffer, .*, got list"),
+    ],
+)
+def test_other_memories_are_refused(memory, message):
+    with pytest.raises(TypeError, match=message):
+        Transitions.of_replay_buffer(memory())
+
+
 def test_transitions_come_from_minari_episodes():
     class Episode:
         observations = np.arange(4)
@@ -148,11 +192,70 @@ def test_transitions_come_from_minari_episodes():
             "observations must be int64 of shape",
         ),
         (lambda: new_model(action_masks=True).learn_from(walk(5)), "cannot be used with"),
+        (lambda: new_model().learn_from(walk(5), n_updates=0), "n_updates must be a whole number"),
+        (
+            lambda: Transitions([0, 1], np.array([0, 1]), [1, 2], rewards=np.ones((2, 2))),
+            r"rewards must be of shape \(N,\) or \(N, 1\), got \(2, 2\)",
+        ),
+        (
+            lambda: Transitions([0, 1], np.array([0, 1]), [1, 2], terminated=["False", "True"]),
+            "terminated must be booleans, got <U5",
+        ),
+        (
+            lambda: Transitions([0, 1], np.array([0, 1]), [1, 2], terminated=[0.0, 0.5]),
+            r"terminated must be booleans, or 0 and 1, got \[0\.  ?0\.5\]",
+        ),
+        (
+            lambda: Transitions({"a": [0], "b": [0, 1]}, np.array([1]), {"a": [0], "b": [1]}),
+            r"one length of at least 1, got .*\"observations\['b'\]\": 2",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_numbers_may_have_an_axis_of_their_own():
+    found = Transitions([0, 1], [[0], [1]], [1, 2], rewards=[[0.5], [1]], terminated=[[0], [1]])
+    assert found.actions.tolist() == [0, 1]
+    assert found.rewards.tolist() == [0.5, 1.0]
+    assert found.terminated.tolist() == [False, True]
+
+
+def test_a_memory_in_place_of_transitions_is_refused():
+    with pytest.raises(TypeError, match=r"got ReplayBuffer: .*of_replay_buffer\("):
+        new_model().learn_from(filled_memory())
+
+
+@pytest.mark.parametrize("part", ["observations", "next_observations", "rewards"])
+def test_nothing_is_recorded_if_the_last_transition_does_not_fit(part):
+    transitions = walk(1_500)
+    getattr(transitions, part)[-1] = np.nan if part == "rewards" else LENGTH
+    model = new_model()
+    which = r"rewards\[1499\] is nan" if part == "rewards" else rf"{part}\[1499\] is {LENGTH}"
+    with pytest.raises(ValueError, match=which):
+        model.learn_from(transitions)
+    assert len(model.goal_buffer.states) == 0
+    assert model.world.n_counted == 0
+
+
+def test_no_update_and_too_small_a_memory_are_warned_of():
+    model = new_model(target_class=TDTargets, buffer_size=8)
+    with (
+        pytest.warns(UserWarning, match="updates_per_step=0.04 gives no update for 10 transitions"),
+        pytest.warns(UserWarning, match="has room for the last 8 of 10 transitions"),
+    ):
+        model.learn_from(walk(10))
+
+
+def test_a_data_set_without_episodes_is_refused():
+    class Dataset:
+        def iterate_episodes(self):
+            return iter([])
+
+    with pytest.raises(ValueError, match="dataset must have at least one episode"):
+        Transitions.of_minari(Dataset())
 
 
 def test_there_is_no_world_to_step_in():

@@ -338,11 +338,11 @@ def replay_memory_of_sb3(folder, kind):
     """Write a replay memory of SB3's DQN."""
     goals = GoalBufferWrapper(Corridor())
     if kind == "ReplayBuffer":
-        model = DQN("MlpPolicy", Corridor())
+        model = DQN("MlpPolicy", Corridor(), buffer_size=100)
     elif kind == "DictReplayBuffer":
-        model = DQN("MultiInputPolicy", goals)
+        model = DQN("MultiInputPolicy", goals, buffer_size=100)
     else:
-        model = DQN("MultiInputPolicy", goals, replay_buffer_class=HerReplayBuffer)
+        model = DQN("MultiInputPolicy", goals, replay_buffer_class=HerReplayBuffer, buffer_size=100)
     model.learn(60).save_replay_buffer(folder / "foreign")
     return rf"must have a ManyGoalsReplayBuffer, got stable_baselines3\..*{kind}: give one that"
 

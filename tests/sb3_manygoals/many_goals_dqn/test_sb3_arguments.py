@@ -241,6 +241,8 @@ def test_random_actions_are_as_frequent_as_the_exploration_rate_says():
         exploration_final_eps=0.3,
         learning_rate=0.0,
         learning_starts=0,
+        # Updates change nothing, so a few are enough.
+        updates_per_step=0.01,
     )
     # With this network, the greedy action is always the first one.
     with th.no_grad():

@@ -138,6 +138,7 @@ def assert_plan_is_right(plan, goals, world, transitions, rewards, sweeps=300, a
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
 @given(steps, st.sampled_from(REWARDS), st.sets(cells, max_size=2))
 def test_sweeps_give_the_values_of_the_loop(kind, transitions, rewards, held_out):
     goals = goals_of(kind, [pair_of(cell) if "pairs" in kind else cell for cell in held_out])
@@ -152,7 +153,7 @@ def test_sweeps_give_the_values_of_the_loop(kind, transitions, rewards, held_out
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(steps, st.integers(1, 3))
 def test_a_partial_plan_searches_first_and_exchanges_goals(kind, transitions, n_planned):
     goals = goals_of(kind)
@@ -173,6 +174,7 @@ def test_a_partial_plan_searches_first_and_exchanges_goals(kind, transitions, n_
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(cells, st.integers(0, 2)), min_size=1), st.booleans(), st.data())
 def test_where_nothing_is_left_to_chance_a_search_alone_is_right(kind, tried, ends, data):
     outcomes = {pair: data.draw(st.tuples(cells, st.booleans())) for pair in tried}
