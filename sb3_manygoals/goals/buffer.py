@@ -19,7 +19,7 @@ from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical
 from sb3_manygoals.memory_limits import check_memory, share_of_memory
 from sb3_manygoals.validation import check_count
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, StateKey
-from sb3_manygoals.world.keyed_states import EXAMPLES_PER_STATE
+from sb3_manygoals.world.examples import EXAMPLES_PER_STATE
 
 KINDS_OF_GOALS = ("state_key", "goal", "goal_space", "reached", "goal_list")
 """Arguments of a goal buffer that say what a state is, and what a goal."""
