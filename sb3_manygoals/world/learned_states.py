@@ -267,6 +267,8 @@ class LearnedStates(ExampleStates):
         :raises ValueError: if it is damaged, or of states with other arguments. Then nothing has
             changed
         """
+        if "learned_times" not in state:
+            raise ValueError("the file has states that were not learned")
         observations = state["observations"]
         capacity = int(state["capacity"])
         centers = state.get("learned_centers")
