@@ -17,9 +17,10 @@ _LEARN_AT = (0.125, 0.25, 0.5)
 # They are learned again only if there are so many times as many transitions.
 _GROWTH = 1.5
 # Learned states are given up if there are more states than this share of transitions, or if two
-# transitions from one state by one action less often than this lead to one state.
+# transitions from one state by one action lead to one state hardly more often than any two
+# transitions do. If they always did, the gain would be 1.
 _MOST_STATES = 0.2
-_LEAST_PREDICTABLE = 0.4
+_LEAST_GAIN = 0.4
 # In a shorter training, states are learned only if the user says so.
 FEWEST_STEPS = 20_000
 
@@ -138,7 +139,10 @@ class StateLearningMixin(ModelPart):
         assert world is not None
         n_counted = max(world.n_counted, 1)
         few = len(world.identity) <= _MOST_STATES * n_counted
-        return few and predictability(world) >= _LEAST_PREDICTABLE
+        arrivals = world.arrivals[: len(world.identity)]
+        by_chance = float(np.square(arrivals / max(arrivals.sum(), 1.0)).sum())
+        gain = (predictability(world) - by_chance) / max(1.0 - by_chance, 1e-9)
+        return few and gain >= _LEAST_GAIN
 
     def _begin_anew_with_states(self) -> None:
         """Forget what refers to goals and states that have other ids now."""

@@ -37,6 +37,10 @@ _AT_A_TIME = 2_048
 # New codes found clusters of their own if they are farther away than this share of the codes that
 # clusters were made of.
 _SHARE_INSIDE = 0.9999
+# They may be farther away by this factor, if that is not most of the way to another cluster.
+_MARGIN = 1.25
+_SHARE_NEAREST = 0.01
+_SHARE_OF_WAY = 0.75
 
 
 class Clusters(NamedTuple):
@@ -254,8 +258,23 @@ def find_clusters(
         # Each cluster has next codes, because it was made of some.
         centers = means(next_codes, next_labels, n_merged)
     _, distances = nearest(next_codes, centers)
-    inside = float(np.quantile(distances, _SHARE_INSIDE))
-    return Clusters(centers, max(inside, 1e-6), threshold)
+    return Clusters(centers, _radius(distances, centers), threshold)
+
+
+def _radius(distances: NDArray[np.float32], centers: NDArray[np.float32]) -> float:
+    """
+    Return the distance from all centers beyond which a code is of no known cluster.
+
+    :param distances: of codes from their centers, shape ``(n,)``
+    :param centers: shape ``(C, features)``
+    """
+    inside = max(float(np.quantile(distances, _SHARE_INSIDE)), 1e-6)
+    _, between = _neighbors(centers, np.inf)
+    if len(between) == 0:
+        return inside * _MARGIN
+    # Most clusters are farther apart than this.
+    apart = float(np.quantile(between, _SHARE_NEAREST))
+    return max(inside, min(inside * _MARGIN, _SHARE_OF_WAY * apart))
 
 
 def _centers_of(codes: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float32]:
