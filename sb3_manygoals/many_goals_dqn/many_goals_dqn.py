@@ -633,6 +633,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         assert self.goal_buffer is not None
         assert self.world is not None
         n_states = len(self.world.identity)
+        n_made = self.world.n_counted
         share = predictability(self.world)
         self._gave_up_states = True
         self.goal_buffer.use_states(ExactStates)
@@ -644,8 +645,9 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             self.policy.shift_values(self.targets.initial_value - last_value)
         self._target_choice.count_anew()
         warnings.warn(
-            f"states were learned, but they do not recur: {n_states} of them, and two equal "
-            f"actions in one state lead to one state with probability {share:.2f}. Values are "
+            f"states were learned, but they do not recur: {n_states} of them from {n_made} "
+            f"transitions, and two equal actions in one state lead to one state with probability "
+            f"{share:.2f}. Values are "
             "bootstrapped by a target network (TDTargets): goals that are never met again are not "
             "reached, see the guide",
             stacklevel=3,

@@ -19,7 +19,7 @@ _GROWTH = 1.5
 # Learned states are given up if there are more states than this share of transitions, or if two
 # transitions from one state by one action lead to one state hardly more often than any two
 # transitions do. If they always did, the gain would be 1.
-_MOST_STATES = 0.2
+_MOST_STATES = 0.5
 _LEAST_GAIN = 0.4
 # In a shorter training, states are learned only if the user says so.
 FEWEST_STEPS = 20_000
