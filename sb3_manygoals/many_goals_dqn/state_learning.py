@@ -80,6 +80,9 @@ class StateLearningMixin(ModelPart):
             return False
         self._learned_at_stage = stage
         n_now = model.replay_buffer.size() * model.n_envs
+        if model.replay_buffer.full:
+            # Memory does not grow any more, but what is known of the world does.
+            n_now = max(n_now, model.num_timesteps)
         if n_now == 0 or n_now < _GROWTH * self._learned_from:
             return False
         self._learned_from = n_now
@@ -182,7 +185,11 @@ def predictability(world: WorldModel) -> float:
 
 
 def _forgotten(world: WorldModel, steps: RecordedSteps) -> Outcomes:
-    """Return the outcomes of transitions that are not in memory any more."""
+    """
+    Return the outcomes of transitions that are not in memory any more. Those that are remembered
+    are told apart by the states that there are now. Where a state was found after they were
+    recorded, this may be another one, so a few of them are returned too.
+    """
     remembered = WorldModel(world.identity, world.n_actions)
     ids: NDArray[np.int64] = world.identity.ids(steps.observations)
     remembered.record(

@@ -153,7 +153,9 @@ def test_transitions_that_memory_gave_up_are_carried_over():
     model = model_of(buffer_size=400, goal_wrapper_kwargs={"max_episode_steps": 15}).learn(2_000)
     assert model.replay_buffer.size() == 400
     # States were learned at a half of training, when most transitions had been given up.
-    assert model.world.n_counted > 1_500
+    assert model.world.identity.n_learned == 3
+    # A few are counted twice, because their observations belong to states that were found later.
+    assert 1_900 <= model.world.n_counted <= 2_050
     assert share_of_right_moves(model, planned=True) >= 0.95
 
 
