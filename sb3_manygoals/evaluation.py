@@ -22,6 +22,7 @@ from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.terminal_watch import TerminalWatch
 from sb3_manygoals.validation import check_count, check_number, how_to_offer_actions
+from sb3_manygoals.world import LearnedStates
 
 
 class GoalReacher(Protocol):
@@ -144,7 +145,8 @@ def evaluate_mastery(
         held-out goals need not be met
     :param goal_buffer: says what observations achieve and which goals are reached by that, by its
         ``state_key``, ``goal`` and ``reached``. None: that of the model, if it has one; else
-        a goal is reached by the same observation, byte for byte
+        a goal is reached by the same observation, byte for byte. If the model has learned states,
+        a goal is reached by an observation that it takes for the same state, and a warning says so
     :return: rate, interval, and the outcome of each episode
     :raises TypeError: if ``env`` is no vector environment, its observations cannot be goals, or
         ``goal_buffer`` is no GoalBuffer
@@ -156,6 +158,8 @@ def evaluate_mastery(
     goals, n_actions = _check(env, goals, known, rules)
     if warn:
         _warn_of_unmet(known, goals)
+        if goal_buffer is None:
+            _warn_of_learned_states(rules)
     check_count("max_steps", max_steps)
     check_count("episodes_per_goal", episodes_per_goal)
     check_count("seed", seed, at_least=0)
@@ -303,6 +307,8 @@ def _rules(model: Any, env: Any, goal_buffer: GoalBuffer | None) -> _Rules:
     if not isinstance(found, GoalBuffer):
         return _Rules(None)
     says_nothing = all(value is None for value in found.identity.values())
+    # Where no observation recurs, those of one learned state reach each other.
+    says_nothing &= not (isinstance(found.states, LearnedStates) and found.states.is_known)
     if found.observation_space != space and (goal_buffer is not None or not says_nothing):
         raise ValueError(
             f"goal_buffer is for observations of {found.observation_space}, env has {space}"
@@ -323,6 +329,18 @@ def _warn_of_unmet(known: GoalBuffer | None, goals: NDArray[Any]) -> None:
     text = known.describe_unknown(goals)
     if text is not None:
         warnings.warn(text, stacklevel=3)
+
+
+def _warn_of_learned_states(rules: _Rules) -> None:
+    """Warn if the model itself judges which observations are the same."""
+    judge = rules.goal_buffer
+    if judge is not None and isinstance(judge.states, LearnedStates):
+        warnings.warn(
+            "whether a goal is reached is judged by the states that the model has learned. If the "
+            "true state can be told from an observation, give goal_buffer=GoalBuffer(space, "
+            "state_key=...)",
+            stacklevel=3,
+        )
 
 
 def _allowed_actions(infos: dict[str, Any], shape: tuple[int, int]) -> NDArray[np.bool_]:

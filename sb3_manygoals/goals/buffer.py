@@ -20,8 +20,8 @@ from sb3_manygoals.goals.known_goals import AchievedGoals, KnownGoals, StatesAsG
 from sb3_manygoals.goals.spaces import check_batch, check_goal_space, check_inside, identical, shown
 from sb3_manygoals.memory_limits import check_memory, share_of_memory
 from sb3_manygoals.validation import check_count
-from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, StateKey
-from sb3_manygoals.world.keyed_states import EXAMPLES_PER_STATE
+from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, LearnedStates, StateKey
+from sb3_manygoals.world.examples import EXAMPLES_PER_STATE
 
 KINDS_OF_GOALS = ("state_key", "goal", "goal_space", "reached", "goal_list")
 """Arguments of a goal buffer that say what a state is, and what a goal."""
@@ -71,6 +71,10 @@ class GoalBuffer:
         they must be equal, or of one state if there is no ``goal``
     :param goal_list: the only goals, shape ``(m, *goal_space.shape)``, or a sequence of m things
         that ``goal`` may return. None: all that is achieved becomes a goal
+    :param state_class: :class:`~sb3_manygoals.world.LearnedStates`, states that a learner learns
+        from transitions, or :class:`~sb3_manygoals.world.ExactStates`. None: the latter, or states
+        by ``state_key`` if it is given
+    :param state_kwargs: further arguments of the ``state_class``. None: its defaults
     :raises TypeError: if observations or achievements cannot be goals, a function is none, or
         ``goal_list`` is no sequence
     :raises ValueError: if ``capacity`` is not a positive whole number, ``held_out`` or
@@ -92,12 +96,19 @@ class GoalBuffer:
         goal_space: spaces.Space[Any] | None = None,
         reached: float | Reached | None = None,
         goal_list: NDArray[Any] | None = None,
+        state_class: type[ExactStates] | None = None,
+        state_kwargs: dict[str, Any] | None = None,
     ) -> None:
         self.observation_shape, self.observation_dtype = check_goal_space(observation_space)
         self.observation_space = observation_space
         if state_key is not None and not callable(state_key):
             raise TypeError(f"state_key must be a function, got {state_key!r}")
+        check_state_class(state_class, state_key)
         self.state_key = state_key
+        self.state_class = state_class
+        """What the user or a learner has chosen. None: nothing was chosen."""
+        self.state_kwargs = dict(state_kwargs or {})
+        """Further arguments of the states."""
         self.achievement = Achievement(observation_space, goal, goal_space, reached)
         """What observations achieve, and which goals are reached by that."""
         self.goal_space = self.achievement.goal_space
@@ -156,9 +167,36 @@ class GoalBuffer:
 
     def _new_states(self, capacity: int) -> ExactStates:
         """Return states of observations, none of which is known."""
+        if self.state_class is not None:
+            return self.state_class(self.observation_space, capacity, **self.state_kwargs)
         if self.state_key is None:
             return ExactStates(self.observation_space, capacity)
         return KeyedStates(self.observation_space, capacity, self.state_key)
+
+    def use_states(
+        self, state_class: type[ExactStates], state_kwargs: dict[str, Any] | None = None
+    ) -> None:
+        """
+        Tell states apart in another way from now on. States and goals that were met are forgotten,
+        apart from those that are held out.
+
+        :param state_class: :class:`~sb3_manygoals.world.LearnedStates` or
+            :class:`~sb3_manygoals.world.ExactStates`
+        :param state_kwargs: further arguments of the class. None: its defaults
+        :raises TypeError: if it is no such class
+        :raises ValueError: if there is a ``state_key``
+        """
+        check_state_class(state_class, self.state_key)
+        capacity = self.states.capacity
+        self.state_class = state_class
+        self.state_kwargs = dict(state_kwargs or {})
+        self.states = self._new_states(capacity)
+        self._known = self._no_goals()
+
+    def begin_anew(self) -> None:
+        """Let all states become goals again, because states were learned and have other ids."""
+        self._known = self._no_goals()
+        self._become_goals(np.arange(len(self.states)), self.states.observations)
 
     def _states_of_goals(self, capacity: int) -> ExactStates:
         """Return a table of goals that tells them apart as states are told apart."""
@@ -186,7 +224,8 @@ class GoalBuffer:
     @property
     def _size_of_goal(self) -> int:
         """Bytes of a goal, of an observation, and of their entries in the indexes."""
-        n_examples = 1 if self.state_key is None else EXAMPLES_PER_STATE
+        is_exact = self.state_key is None and self.state_class in (None, ExactStates)
+        n_examples = 1 if is_exact else EXAMPLES_PER_STATE
         size_of_observation = math.prod(self.observation_shape) * self.observation_dtype.itemsize
         size = n_examples * size_of_observation + _INDEX_SIZE
         if not self.goals_are_observations:
@@ -356,6 +395,13 @@ class GoalBuffer:
 
     def _are_equal(self, achieved: NDArray[Any], desired: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which achievements are the goals beside them."""
+        if self.goals_are_observations and isinstance(self.states, LearnedStates):
+            ids = [self.states.ids(array.reshape(-1, *self.shape)) for array in (achieved, desired)]
+            same = (ids[0] == ids[1]) & (ids[0] != UNKNOWN)
+            batch = achieved.shape[: achieved.ndim - len(self.shape)]
+            equal = identical(achieved, desired, len(self.shape))
+            equal |= same.reshape(batch)
+            return equal
         if not self.goals_are_observations or not isinstance(self.states, KeyedStates):
             return identical(achieved, desired, len(self.shape))
         keys = [self.states.keys(array.reshape(-1, *self.shape)) for array in (achieved, desired)]
@@ -480,7 +526,12 @@ class GoalBuffer:
         :raises ValueError: if the goals do not fit the space
         """
         observations = self.check_shape(observations, "observations")
-        return np.not_equal(self._held_out.ids(observations), UNKNOWN)
+        found: NDArray[np.bool_] = np.not_equal(self._held_out.ids(observations), UNKNOWN)
+        if self.goals_are_observations and not self.states.is_exact and self.has_held_out:
+            # The whole state is held out, however it looks.
+            held_out = self.states.ids(self._held_out.observations)
+            found |= np.isin(self.states.ids(observations), held_out[held_out != UNKNOWN])
+        return found
 
     def check(self, observations: NDArray[Any], name: str, axes: int | None = 1) -> NDArray[Any]:
         """
@@ -636,6 +687,8 @@ class GoalBuffer:
             "capacity": self.capacity,
             "held_out": self._held_out.observations.copy(),
             "state_key": self.state_key,
+            "state_class": self.state_class,
+            "state_kwargs": self.state_kwargs,
             "goal_list": self._goal_list,
             **self.achievement.config,
         }
@@ -667,7 +720,7 @@ class GoalBuffer:
     def arrays(self) -> dict[str, Any]:
         """Return goals, states and held-out observations, as :meth:`restore` takes them."""
         states = self.states.get_checkpoint_state()
-        examples = {name: states[name] for name in _OF_EXAMPLES if name in states}
+        examples = {name: states[name] for name in states if _is_of_examples(name)}
         return {
             "states": states["observations"],
             "state_ids": self.state_ids.copy(),
@@ -691,8 +744,9 @@ class GoalBuffer:
         :param observation_space: space of the observations
         :param capacity: least capacity of the new buffer. If the file has a greater one, the buffer
             gets that
-        :param kwargs: ``state_key``, ``goal``, ``goal_space``, ``reached`` and ``goal_list``, as of
-            the buffer that was saved. They are not in the file
+        :param kwargs: ``state_key``, ``goal``, ``goal_space``, ``reached``, ``goal_list``,
+            ``state_class`` and ``state_kwargs``, as of the buffer that was saved. They are not in
+            the file
         :return: a new goal buffer
         :raises OSError: if the file cannot be read
         :raises ValueError: if the file is no complete goal buffer, an earlier version wrote it, or
@@ -722,7 +776,7 @@ class GoalBuffer:
             "observations": states,
             "n_added": 0,
             "n_recurred": 0,
-            **{name: arrays[name] for name in _OF_EXAMPLES if name in arrays},
+            **{name: arrays[name] for name in arrays if _is_of_examples(name)},
         }
         self._restore(observed, arrays["state_ids"], held_out, capacity)
 
@@ -771,6 +825,8 @@ class GoalBuffer:
         return {
             **self._kind(),
             "capacity": self.capacity,
+            "state_class": type(self.states).__name__,
+            "state_kwargs": self.state_kwargs,
             "states": self.states.get_checkpoint_state(),
             "state_ids": self.state_ids.copy(),
             "held_out": self._held_out.observations.copy(),
@@ -785,6 +841,42 @@ class GoalBuffer:
             given capacity, or if it is damaged
         """
         check_same("a goal buffer", state, self._kind())
+        saved = state.get("state_class", type(self.states).__name__)
+        if saved != type(self.states).__name__:
+            # The learner has chosen states by what it saw.
+            kinds = {kind.__name__: kind for kind in (ExactStates, LearnedStates)}
+            if saved not in kinds or self.state_key is not None:
+                raise CheckpointError(
+                    f"the checkpoint is of states of class {saved}, got "
+                    f"{type(self.states).__name__}"
+                )
+            self.use_states(kinds[saved], state["state_kwargs"])
         self._restore(
             state["states"], state["state_ids"], state["held_out"], int(state["capacity"])
         )
+
+
+def _is_of_examples(name: str) -> bool:
+    """Return whether this array of the states is saved beside their observations."""
+    return name in _OF_EXAMPLES or name.startswith("learned_")
+
+
+def check_state_class(state_class: Any, state_key: StateKey | None) -> None:
+    """
+    Raise an error if states cannot be of this class.
+
+    :param state_class: what the user gave, a class or None
+    :param state_key: the user's key of states, or None
+    :raises TypeError: if it is neither ExactStates nor LearnedStates nor a subclass of them
+    :raises ValueError: if both are given
+    """
+    if state_class is None:
+        return
+    is_class = isinstance(state_class, type) and issubclass(state_class, ExactStates)
+    if not is_class or issubclass(state_class, KeyedStates):
+        raise TypeError(
+            f"state_class must be LearnedStates or ExactStates, got {state_class!r}; states by a "
+            "key need state_key"
+        )
+    if state_key is not None:
+        raise ValueError("state_class and state_key both say what a state is: give one of them")

@@ -41,7 +41,7 @@ from sb3_manygoals.action_masks import (
 )
 from sb3_manygoals.goals import GoalBuffer, GoalSelector
 from sb3_manygoals.goals.algorithm import GoalAlgorithm
-from sb3_manygoals.goals.buffer import KINDS_OF_GOALS
+from sb3_manygoals.goals.buffer import KINDS_OF_GOALS, check_state_class
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapping import is_goal_wrapped, wrap_goal_env
 from sb3_manygoals.many_goals_dqn.acting import ActingMixin
@@ -60,6 +60,11 @@ from sb3_manygoals.many_goals_dqn.recorded import Transitions, take_in
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.many_goals_dqn.saving import SavingMixin
+from sb3_manygoals.many_goals_dqn.state_learning import (
+    FEWEST_STEPS,
+    StateLearningMixin,
+    predictability,
+)
 from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice
 from sb3_manygoals.many_goals_dqn.targets import TargetContext, Targets, TDTargets
 from sb3_manygoals.networks import UniversalQNetwork, count_distinct
@@ -67,7 +72,7 @@ from sb3_manygoals.packing import PackedSpace
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.validation import check_count, check_number
 from sb3_manygoals.vec_env import current_reset_infos
-from sb3_manygoals.world import WorldModel
+from sb3_manygoals.world import ExactStates, LearnedStates, WorldModel
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
@@ -85,7 +90,7 @@ _UPDATES_PER_EPISODE = 5
 _UPDATES_FROM_DATA_TOGETHER = 50
 
 
-class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
+class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, GoalAlgorithm, DQN):
     """
     Deep Q-learning of a universal value function Q(s, a, g), in which every transition teaches many
     goals.
@@ -148,6 +153,14 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         None: ``PlannedTargets`` while observations recur, else ``TDTargets``. The log and
         ``model.targets`` say which
     :param target_kwargs: arguments of the ``target_class``. None: its defaults
+    :param state_class: which observations are one state. :class:`~sb3_manygoals.world.ExactStates`:
+        those that are equal. :class:`~sb3_manygoals.world.LearnedStates`: those that are
+        interchangeable, which is learned from transitions in the replay memory. None: the former
+        while observations recur. Else the latter, if ``target_class`` is None and training has at
+        least 20,000 steps, and if states that are learned recur. With ``state_key``, it must be
+        None
+    :param state_kwargs: further arguments of learned states, such as ``n_updates``. None: their
+        defaults
     :param goal_wrapper_kwargs: arguments of the goal wrapper that is put around an ``env`` without
         one. None: its defaults
     :param goals_in_replay: whether the goals are the next observations in the replay memory. This
@@ -228,6 +241,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         updates_as_needed: bool = True,
         target_class: type[Targets] | None = None,
         target_kwargs: dict[str, Any] | None = None,
+        state_class: type[ExactStates] | None = None,
+        state_kwargs: dict[str, Any] | None = None,
         goal_wrapper_kwargs: dict[str, Any] | None = None,
         goals_in_replay: bool = False,
         action_masks: bool = False,
@@ -314,8 +329,11 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         self.updates_as_needed = updates_as_needed
         self.target_class = target_class
         self.target_kwargs = target_kwargs
+        self.state_class = state_class
+        self.state_kwargs = state_kwargs
         self.goals_in_replay = goals_in_replay
         self.action_masks = action_masks
+        self._check_states()
         self._check_targets()
         self._check_target_network(tau, target_update_interval)
         # The settings are saved with the model. Goals are saved elsewhere.
@@ -351,6 +369,10 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         # The class of targets with which a model goes on after loading.
         self._last_target_class: type[Targets] | None = None
         self._target_choice = TargetChoice()
+        self._learned_at_stage = 0
+        self._learned_from = 0
+        # Whether learned states were given up, because they do not recur.
+        self._gave_up_states = False
         # When updates are made, and for which length of training.
         self._pacer = UpdatePacer()
         self._paced_timesteps = 0
@@ -378,6 +400,27 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
             check_number(name, getattr(self, name), at_least=0, at_most=1)
         if self.max_grad_norm is not None:
             check_number("max_grad_norm", self.max_grad_norm, above=0)
+
+    def _check_states(self) -> None:
+        """Raise an error if arguments of states are wrong or do not fit together."""
+        check_state_class(self.state_class, None)
+        if self.state_kwargs and not self._may_learn_states:
+            raise ValueError(
+                f"state_kwargs {sorted(self.state_kwargs)} given, but states will not be learned: "
+                "they need state_class=LearnedStates"
+            )
+        if self.goals_in_replay and self.state_class is not None:
+            raise ValueError(
+                "goals_in_replay: goals are forgotten, and so are states, state_class must not be "
+                "given"
+            )
+
+    @property
+    def _may_learn_states(self) -> bool:
+        """Whether states are learned, or may be if observations do not recur."""
+        if self.state_class is None:
+            return self.target_class is None and not self.goals_in_replay
+        return issubclass(self.state_class, LearnedStates)
 
     def _check_targets(self) -> None:
         """
@@ -428,7 +471,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
     @property
     def _stores_transitions(self) -> bool:
         """Whether targets read transitions, or may be replaced by others that do."""
-        return self.target_class is None or self.target_class.uses_replay_buffer
+        is_read = self.target_class is None or self.target_class.uses_replay_buffer
+        return is_read or self._may_learn_states
 
     def _setup_lr_schedule(self) -> None:
         """Make a function of the learning rate."""
@@ -489,10 +533,22 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         )
         if self.env is not None:
             self._adopt_env(self.env)
+            if self._is_to_learn_states:
+                self._use_learned_states()
             self.policy.shift_values(self.targets.initial_value)
             step_cost = (1.0 - self.gamma) * self.goal_reward - self.step_reward
             if step_cost > 0.0:
                 self.policy.scale_distances(step_cost)
+
+    @property
+    def _is_to_learn_states(self) -> bool:
+        """Whether the user wants learned states, and the goal buffer has others."""
+        assert self.goal_buffer is not None
+        if self.state_class is None or not self._may_learn_states:
+            return False
+        if self.goal_buffer.state_key is not None:
+            raise ValueError("state_class and state_key both say what a state is: give one of them")
+        return not isinstance(self.goal_buffer.states, LearnedStates)
 
     def _make_targets(self, target_class: type[Targets] | None = None) -> None:
         """
@@ -525,14 +581,25 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
 
     def _choose_targets(self) -> None:
         """Choose targets, if the user did not, by the share of observations that recur."""
-        if self.target_class is not None or self.goals_in_replay:
+        if self.target_class is not None or self.goals_in_replay or self._awaits_states:
             return
         assert self.world is not None
+        if self._learns_states and self.state_class is None and not self._are_states_useful():
+            self._give_up_states()
+        if self._learns_states:
+            return
         is_planned = isinstance(self.targets, PlannedTargets)
         choice = self._target_choice.review(
             self.num_timesteps, self.learning_starts, self.world.identity, is_planned
         )
         if choice is None or (choice.plan == is_planned and not choice.is_first):
+            return
+        if not choice.plan and is_planned and self._may_try_to_learn_states:
+            self._use_learned_states()
+            self.logger.info(
+                f"{choice.share:.0%} of the observations were met before: which of them are one "
+                "state will be learned from transitions (LearnedStates)"
+            )
             return
         if choice.plan != is_planned:
             last_value = self.targets.initial_value
@@ -552,6 +619,40 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
                 stacklevel=3,
             )
 
+    @property
+    def _may_try_to_learn_states(self) -> bool:
+        """Whether states may be learned in place of giving up plans."""
+        assert self.goal_buffer is not None
+        is_long = self._is_learning and self._total_timesteps >= FEWEST_STEPS
+        has_key = self.goal_buffer.state_key is not None
+        wanted = self.state_class is None and self._may_learn_states
+        return wanted and is_long and not has_key and not self._gave_up_states
+
+    def _give_up_states(self) -> None:
+        """Tell states apart by their bytes again, and bootstrap, because learned ones are none."""
+        assert self.goal_buffer is not None
+        assert self.world is not None
+        n_states = len(self.world.identity)
+        n_made = self.world.n_counted
+        share = predictability(self.world)
+        self._gave_up_states = True
+        self.goal_buffer.use_states(ExactStates)
+        self._adopt_goals(self.goal_buffer)
+        self._begin_anew_with_states()
+        last_value = self.targets.initial_value
+        self._make_targets(TDTargets)
+        if self._n_updates == 0:
+            self.policy.shift_values(self.targets.initial_value - last_value)
+        self._target_choice.count_anew()
+        warnings.warn(
+            f"states were learned, but they do not recur: {n_states} of them from {n_made} "
+            f"transitions, and two equal actions in one state lead to one state with probability "
+            f"{share:.2f}. Values are "
+            "bootstrapped by a target network (TDTargets): goals that are never met again are not "
+            "reached, see the guide",
+            stacklevel=3,
+        )
+
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         """Prepare training."""
         last_obs = self._last_obs
@@ -568,6 +669,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
             # This training does not go on from a checkpoint.
             self._pacer.restart()
             self._paced_timesteps = self._total_timesteps
+            self._learned_at_stage = 0
             if self._is_paced and self._n_updates == 0:
                 cast(PlannedTargets, self.targets).is_discovering = True
         is_reset = self._last_obs is not last_obs
@@ -726,9 +828,12 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, GoalAlgorithm, DQN):
         self.policy.set_training_mode(True)
         # Update learning rate according to schedule
         self._update_learning_rate(self.policy.optimizer)
+        self._learn_states_if_due()
         self._choose_targets()
         has_planned = self._prepare_targets()
         updates: Iterable[Any] = range(gradient_steps)
+        if self._awaits_states and not self._is_paced:
+            updates = ()
         if self._is_paced:
             updates = self._needed_updates(gradient_steps, has_planned)
 

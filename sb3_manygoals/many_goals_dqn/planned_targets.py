@@ -197,6 +197,16 @@ class PlannedTargets(Targets):
         per_state = _TRANSITIONS_PER_STATE_OF_MANY if are_many else _TRANSITIONS_PER_STATE
         return world.n_counted >= per_state * n_states
 
+    def go_on_after(self, last: PlannedTargets) -> None:
+        """
+        Go on where other targets were, whose states and goals have got other ids.
+
+        :param last: the targets that there were
+        """
+        states = self.context.world.identity
+        self.is_discovering = last.is_discovering
+        self._looked_at = (states.n_added, states.n_added - states.n_recurred)
+
     def _look_for_new_states(self, progress: float) -> None:
         """Decide whether the world is still discovered."""
         states = self.context.world.identity
@@ -218,6 +228,8 @@ class PlannedTargets(Targets):
         :param progress: share of training that is done, from 0 to 1
         :return: whether a plan is due
         """
+        if not self.context.world.identity.is_known:
+            return False
         if self.is_discovering:
             self._look_for_new_states(progress)
         if self.is_discovering:

@@ -58,6 +58,23 @@ class ManyGoalsSamples(NamedTuple):
     """The actions allowed in s', shape (S, A), bool. None: all."""
 
 
+class RecordedSteps(NamedTuple):
+    """N transitions between M observations."""
+
+    observations: NDArray[Any]
+    """All that was seen, shape (M, *observation_space.shape)."""
+    places: NDArray[np.int64]
+    """The observations in which actions were taken, by their rows, shape (N,)."""
+    actions: NDArray[np.int64]
+    """The actions, shape (N,)."""
+    next_places: NDArray[np.int64]
+    """The observations that they led to, by their rows, shape (N,)."""
+    rewards: NDArray[np.float64]
+    """The environment's rewards, shape (N,)."""
+    terminated: NDArray[np.bool_]
+    """Whether the environment terminated, shape (N,)."""
+
+
 class ManyGoalsReplayBuffer(ReplayBuffer):
     """
     Replay memory of transitions (s, a, s') and the goal that s' is. Reward and end of the goal that
@@ -348,6 +365,49 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
                 rewards,
                 self.dones[times].reshape(-1),
             )
+
+    def recorded(self) -> RecordedSteps:
+        """
+        Return all transitions, oldest first. What is shown twice, as the end of one transition and
+        the beginning of the next one, is there once.
+
+        :return: the observations and the transitions between them
+        """
+        n_times = self.size()
+        oldest_first = (self.pos - n_times + np.arange(n_times)) % self.buffer_size
+        shape = (n_times, self.n_envs, *self._shape)
+        seen = np.empty(shape, self.observation_space.dtype)
+        places = np.arange(n_times * self.n_envs).reshape(n_times, self.n_envs)
+        next_places = np.full_like(places, -1)
+        ends = []
+        n_seen = places.size
+        for begin in range(0, n_times, _TIMES_AT_A_TIME):
+            block = oldest_first[begin : begin + _TIMES_AT_A_TIME]
+            seen[begin : begin + len(block)] = self.observations_at(block)[0]
+        for begin in range(0, n_times, _TIMES_AT_A_TIME):
+            block = oldest_first[begin : begin + _TIMES_AT_A_TIME]
+            after = self.observations_at(block)[1]
+            goes_on = np.zeros(after.shape[:2], np.bool_)
+            following = seen[begin + 1 : begin + 1 + len(block)]
+            axes = tuple(range(2, after.ndim))
+            goes_on[: len(following)] = (following == after[: len(following)]).all(axis=axes)
+            rows = next_places[begin : begin + len(block)]
+            rows[goes_on] = (places[begin : begin + len(block)] + self.n_envs)[goes_on]
+            n_ends = int(np.count_nonzero(~goes_on))
+            rows[~goes_on] = np.arange(n_seen, n_seen + n_ends)
+            n_seen += n_ends
+            ends.append(after[~goes_on])
+        rewards = np.zeros(places.size)
+        if self.env_rewards is not None:
+            rewards += self.env_rewards[oldest_first].reshape(-1)
+        return RecordedSteps(
+            observations=np.concatenate([seen.reshape(-1, *self._shape), *ends]),
+            places=places.reshape(-1),
+            actions=self.actions[oldest_first].reshape(-1).astype(np.int64),
+            next_places=next_places.reshape(-1),
+            rewards=rewards,
+            terminated=self.dones[oldest_first].reshape(-1),
+        )
 
     def _blocks(self) -> Iterator[slice]:
         """Yield slices of the times at which there are transitions."""

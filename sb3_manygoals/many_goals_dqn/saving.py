@@ -23,6 +23,7 @@ from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.many_goals_dqn.targets import TDTargets
+from sb3_manygoals.world import LearnedStates
 
 SelfSavingMixin = TypeVar("SelfSavingMixin", bound="SavingMixin")
 
@@ -82,6 +83,9 @@ class SavingMixin(ModelPart):
         "_exploring_share",
         "_episode_outcomes",
         "_n_updates_logged",
+        "_learned_at_stage",
+        "_learned_from",
+        "_gave_up_states",
     )
     """Attributes that are saved in checkpoints as they are."""
 
@@ -142,6 +146,9 @@ class SavingMixin(ModelPart):
         capacity = max(int(arrays["capacity"]), known.capacity)
         # A new goal buffer, because another model may use the one that there is.
         config = {**known.config, "held_out": arrays["held_out"], "capacity": capacity}
+        if "learned_times" in arrays and not isinstance(known.states, LearnedStates):
+            config["state_class"] = LearnedStates
+            config["state_kwargs"] = model.state_kwargs or {}
         goal_buffer = GoalBuffer(known.observation_space, **config)
         goal_buffer.restore({**arrays, "capacity": capacity})
         model._adopt_goals(goal_buffer)
@@ -392,6 +399,12 @@ class SavingMixin(ModelPart):
         set_algorithm_state(model, state["algorithm"])
         model._n_moves = None
         model.goal_buffer.set_checkpoint_state(state["goal_buffer"])
+        if model.world.identity is not model.goal_buffer.states:
+            # The learner has learned states, or has given them up.
+            kind = type(model.targets)
+            model._adopt_goals(model.goal_buffer)
+            del model.targets
+            model._make_targets(kind)
         model.world.set_checkpoint_state(state["world"])
         model.replay_buffer.set_checkpoint_state(state["replay_buffer"])
         model.goal_config = model.goal_buffer.config

@@ -23,7 +23,7 @@ from sb3_manygoals.many_goals_dqn.planning import TransitionModel
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.packing import as_packed, unpacked
 from sb3_manygoals.validation import check_number
-from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, WorldModel
+from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, LearnedStates, WorldModel
 from sb3_manygoals.world.model import outcome_keys
 
 Reward = Callable[[Any], ArrayLike] | ArrayLike
@@ -533,6 +533,8 @@ def _plan_task(
         rewards = _rewards_of_states(goals, task, model.n_states)
     actions = planned_actions(model, rewards, values.gamma ** _power(gamma, values.gamma))
     # A copy, because the world goes on to change.
+    if isinstance(world.identity, LearnedStates):
+        return task, StateActions(copy.deepcopy(world.identity), actions)
     states = ExactStates(goals.observation_space, len(actions))
     if goals.state_key is not None:
         states = KeyedStates(goals.observation_space, len(actions), goals.state_key, 1)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_manygoals.world.examples import EXAMPLES_PER_STATE, ExampleStates
 from sb3_manygoals.world.states import UNKNOWN, ExactStates
 
 StateKey = Callable[[NDArray[Any]], Any]
@@ -18,16 +19,13 @@ A function of one observation, shape ``observation_space.shape``. It returns a n
 numbers or an array, always of the same shape.
 """
 
-EXAMPLES_PER_STATE = 32
-"""Of each state, so many of its observations are kept."""
-
 # A key is judged when so many observations were made.
 _JUDGED_AFTER = 1_000
 # It warns if less than this share of the observations had a state that was met before.
 _FEW_RECUR = 0.05
 
 
-class KeyedStates(ExactStates):
+class KeyedStates(ExampleStates):
     """
     States by keys: two observations are one state if and only if their keys are equal.
 
@@ -40,8 +38,6 @@ class KeyedStates(ExactStates):
     :param examples_per_state: greatest number of observations that are kept of a state
     """
 
-    is_exact: ClassVar[bool] = False
-
     def __init__(
         self,
         observation_space: spaces.Space[Any],
@@ -50,42 +46,18 @@ class KeyedStates(ExactStates):
         examples_per_state: int = EXAMPLES_PER_STATE,
     ) -> None:
         self.state_key = state_key
-        self.examples_per_state = examples_per_state
-        self._rng = np.random.default_rng(0)
-        super().__init__(observation_space, capacity)
+        super().__init__(observation_space, capacity, examples_per_state)
 
     def _make_room(self, capacity: int) -> None:
         """Allocate memory for so many states, and forget all that are known."""
         self.capacity = capacity
         # The states of keys, once the first key has shown their shape and dtype.
         self._states_of_keys: ExactStates | None = None
-        shape = (capacity, self.examples_per_state, *(self.observation_space.shape or ()))
-        # Pages of zeros take no memory before something is written to them.
-        self._examples: NDArray[Any] = np.zeros(shape, dtype=self.observation_space.dtype)
-        self._n_seen: NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)
+        self._make_room_for_examples()
         self._was_judged = False
 
     def __len__(self) -> int:
         return 0 if self._states_of_keys is None else len(self._states_of_keys)
-
-    @property
-    def observations(self) -> NDArray[Any]:
-        """The first observation of each state in the order of their ids, as a read-only view."""
-        view = self._examples[: len(self), 0]
-        view.flags.writeable = False
-        return view
-
-    def sample(self, ids: NDArray[np.integer[Any]], rng: np.random.Generator) -> NDArray[Any]:
-        """
-        Return an observation of each of n states, drawn among those that are kept.
-
-        :param ids: ids of states, int64, shape ``(n,)``. ``UNKNOWN`` gives any observation
-        :param rng: random generator
-        :return: shape ``(n, *observation_space.shape)``
-        """
-        n_kept = np.minimum(self._n_seen[ids], self.examples_per_state)
-        examples: NDArray[Any] = self._examples[ids, rng.integers(np.maximum(n_kept, 1))]
-        return examples
 
     def keys(self, observations: NDArray[Any]) -> NDArray[Any]:
         """
@@ -166,19 +138,6 @@ class KeyedStates(ExactStates):
         """Let keys have this shape and dtype from now on."""
         space: spaces.Space[Any] = spaces.Space(keys.shape[1:], keys.dtype)
         self._states_of_keys = ExactStates(space, self.capacity)
-
-    def _keep_examples(self, ids: NDArray[np.int64], observations: NDArray[Any]) -> None:
-        """Keep these observations, or some of them in place of earlier ones."""
-        for state_id, observation in zip(ids.tolist(), observations, strict=True):
-            if state_id == UNKNOWN:
-                continue
-            place = int(self._n_seen[state_id])
-            if place >= self.examples_per_state:
-                # Reservoir sampling, but the first example stays.
-                place = 1 + int(self._rng.integers(place))
-            if place < self.examples_per_state:
-                self._examples[state_id, place] = observation
-            self._n_seen[state_id] += 1
 
     def observe(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """

@@ -202,6 +202,40 @@ class WorldModel:
             reward_sums=self._reward_sums,
         )
 
+    def forget(self) -> None:
+        """Forget all transitions, because states have got other ids."""
+        self._clear()
+
+    def add_outcomes(self, outcomes: Outcomes) -> None:
+        """
+        Count transitions of which only the outcomes are known.
+
+        :param outcomes: what followed on actions, by ids of this world. An outcome may be there
+            several times. Those of ``UNKNOWN`` states are left out
+        """
+        known = (outcomes.state_ids != UNKNOWN) & (outcomes.next_state_ids != UNKNOWN)
+        state_ids = outcomes.state_ids[known]
+        actions = outcomes.actions[known]
+        next_state_ids = outcomes.next_state_ids[known]
+        terminated = outcomes.terminated[known]
+        counts = outcomes.counts[known]
+        reward_sums = outcomes.reward_sums[known]
+        self._merge_outcomes()
+        np.add.at(self.visit_counts, (state_ids, actions), counts.astype(np.int32))
+        self.n_counted += int(counts.sum())
+        np.add.at(self.arrivals, next_state_ids, counts)
+        np.add.at(self.arrival_rewards, next_state_ids, reward_sums)
+        np.add.at(self.arrival_ends, next_state_ids, counts * terminated)
+        new_keys = outcome_keys(state_ids * self.n_actions + actions, next_state_ids, terminated)
+        keys, place = np.unique(np.concatenate([self._keys, new_keys]), return_inverse=True)
+        all_counts = np.zeros(len(keys), np.int64)
+        np.add.at(all_counts, place, np.concatenate([self._counts, counts]))
+        all_rewards = np.zeros(len(keys))
+        np.add.at(all_rewards, place, np.concatenate([self._reward_sums, reward_sums]))
+        self._keys = keys
+        self._counts = all_counts
+        self._reward_sums = all_rewards
+
     @property
     def mean_rewards(self) -> NDArray[np.float64]:
         """

@@ -31,6 +31,11 @@ class ExactStates:
     is_exact: ClassVar[bool] = True
     """Whether a state has one observation."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether observations can be told apart. Learned states cannot at first."""
+        return True
+
     def __init__(self, observation_space: spaces.Space[Any], capacity: int) -> None:
         self.observation_space = observation_space
         self.n_added = 0

@@ -1,0 +1,216 @@
+"""How a ManyGoalsDQN learns which observations are one state, where none recurs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sb3_manygoals.many_goals_dqn.part import ModelPart
+from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
+from sb3_manygoals.many_goals_dqn.replay_buffer import RecordedSteps
+from sb3_manygoals.world import LearnedStates, Outcomes, WorldModel
+
+# States are learned at these shares of training, the first time not before learning starts.
+_LEARN_AT = (0.125, 0.25, 0.5)
+# They are learned again only if there are so many times as many transitions.
+_GROWTH = 1.5
+# Learned states are given up if there are more states than this share of transitions, or if two
+# transitions from one state by one action lead to one state hardly more often than any two
+# transitions do. If they always did, the gain would be 1.
+_MOST_STATES = 0.5
+_LEAST_GAIN = 0.4
+# In a shorter training, states are learned only if the user says so.
+FEWEST_STEPS = 20_000
+
+
+class StateLearningMixin(ModelPart):
+    """
+    The part of :class:`~sb3_manygoals.ManyGoalsDQN` that learns states
+    (:class:`~sb3_manygoals.world.LearnedStates`) from the transitions in the replay memory.
+    """
+
+    _learned_at_stage: int
+    """How many of the shares of training, at which states are learned, have passed."""
+    _learned_from: int
+    """From how many transitions states were learned last. 0 before that."""
+
+    def _use_learned_states(self) -> None:
+        """Tell states apart by what will be learned from now on."""
+        model = self._model
+        assert model.goal_buffer is not None
+        kwargs = dict(model.state_kwargs or {})
+        if model.seed is not None:
+            kwargs.setdefault("seed", model.seed)
+        state_class = model.state_class or LearnedStates
+        model.goal_buffer.use_states(state_class, kwargs)
+        model._adopt_goals(model.goal_buffer)
+        self._begin_anew_with_states()
+        self._learned_at_stage = 0
+
+    @property
+    def _learns_states(self) -> bool:
+        """Whether states are, or will be, learned."""
+        world = self._model.world
+        return world is not None and isinstance(world.identity, LearnedStates)
+
+    @property
+    def _awaits_states(self) -> bool:
+        """Whether nothing can be planned yet, because no states were learned."""
+        world = self._model.world
+        return world is not None and not world.identity.is_known
+
+    def _learn_states_if_due(self) -> bool:
+        """
+        Learn states at an eighth, a quarter and a half of training, from all transitions that are
+        in memory.
+
+        :return: whether states were learned
+        """
+        model = self._model
+        if not self._learns_states or model.num_timesteps < model.learning_starts:
+            return False
+        assert model.world is not None
+        states = model.world.identity
+        assert isinstance(states, LearnedStates)
+        progress = 1.0 - model._current_progress_remaining
+        stage = sum(progress >= share for share in _LEARN_AT)
+        if stage <= self._learned_at_stage:
+            return False
+        self._learned_at_stage = stage
+        n_now = model.replay_buffer.size() * model.n_envs
+        if model.replay_buffer.full:
+            # Memory does not grow any more, but what is known of the world does.
+            n_now = max(n_now, model.num_timesteps)
+        if n_now == 0 or n_now < _GROWTH * self._learned_from:
+            return False
+        self._learned_from = n_now
+        self._learn_states(states)
+        return True
+
+    def _learn_states(self, states: LearnedStates) -> None:
+        """Learn states, and count all transitions anew."""
+        model = self._model
+        assert model.world is not None
+        assert model.goal_buffer is not None
+        model.logger.info(
+            f"learning states from {model.replay_buffer.size() * model.n_envs:,} transitions"
+        )
+        steps = model.replay_buffer.recorded()
+        forgotten = None
+        if states.is_known and model.replay_buffer.full:
+            forgotten = _forgotten(model.world, steps)
+        examples = states.observations.copy()
+        ids = states.learn(
+            steps.observations,
+            steps.places,
+            steps.actions,
+            steps.next_places,
+            int(model.action_space.n),
+        )
+        model.world.forget()
+        model.world.record(
+            ids[steps.places],
+            steps.actions,
+            ids[steps.next_places],
+            steps.rewards,
+            steps.terminated,
+        )
+        if forgotten is not None:
+            # Of old states, those examples that were nearest to their centers say what they are.
+            moved = states.ids(examples)
+            model.world.add_outcomes(
+                forgotten._replace(
+                    state_ids=moved[forgotten.state_ids],
+                    next_state_ids=moved[forgotten.next_state_ids],
+                )
+            )
+        model.goal_buffer.begin_anew()
+        if model.targets.uses_replay_buffer:
+            model.replay_buffer.move_to(model.goal_buffer, None)
+        self._begin_anew_with_states()
+        model.logger.info(
+            f"{len(states):,} states were learned from {len(steps.actions):,} transitions in "
+            f"{states.seconds:.0f} s. Two equal actions in one state lead to one state with "
+            f"probability {predictability(model.world):.2f}"
+        )
+
+    def _are_states_useful(self) -> bool:
+        """Whether the states that were learned recur, and actions lead from one to another."""
+        world = self._model.world
+        assert world is not None
+        n_counted = max(world.n_counted, 1)
+        few = len(world.identity) <= _MOST_STATES * n_counted
+        arrivals = world.arrivals[: len(world.identity)]
+        by_chance = float(np.square(arrivals / max(arrivals.sum(), 1.0)).sum())
+        gain = (predictability(world) - by_chance) / max(1.0 - by_chance, 1e-9)
+        return few and gain >= _LEAST_GAIN
+
+    def _begin_anew_with_states(self) -> None:
+        """Forget what refers to goals and states that have other ids now."""
+        model = self._model
+        assert model.goal_buffer is not None
+        assert model.selector is not None
+        model.goal_updates = np.zeros(model.goal_buffer.capacity, dtype=np.int64)
+        model.selector.forget()
+        for tracker in model._trackers:
+            tracker.forget_ids()
+        # The next step finds the states that environments show.
+        if hasattr(model, "targets"):
+            last = model.targets
+            del model.targets
+            model._make_targets(type(last))
+            if isinstance(last, PlannedTargets) and isinstance(model.targets, PlannedTargets):
+                model.targets.go_on_after(last)
+
+
+def predictability(world: WorldModel) -> float:
+    """
+    Return with which probability two transitions from one state by one action lead to one state.
+
+    :param world: the model of the world
+    :return: from 0 to 1, the mean over all transitions of actions that were tried twice. 0 if there
+        are none
+    """
+    outcomes = world.outcomes()
+    pairs = outcomes.state_ids * world.n_actions + outcomes.actions
+    counts = outcomes.counts.astype(np.float64)
+    totals = np.bincount(pairs, weights=counts, minlength=1)
+    same = np.bincount(pairs, weights=counts * (counts - 1.0), minlength=1)
+    tried = totals > 1
+    if not tried.any():
+        return 0.0
+    return float(np.average(same[tried] / (totals * (totals - 1.0))[tried], weights=totals[tried]))
+
+
+def _forgotten(world: WorldModel, steps: RecordedSteps) -> Outcomes:
+    """
+    Return the outcomes of transitions that are not in memory any more. Those that are remembered
+    are told apart by the states that there are now. Where a state was found after they were
+    recorded, this may be another one, so a few of them are returned too.
+    """
+    remembered = WorldModel(world.identity, world.n_actions)
+    ids: NDArray[np.int64] = world.identity.ids(steps.observations)
+    remembered.record(
+        ids[steps.places],
+        steps.actions,
+        ids[steps.next_places],
+        steps.rewards,
+        steps.terminated,
+    )
+    known = world.outcomes()
+    found = {outcome[:4]: outcome[4:] for outcome in _rows(remembered.outcomes())}
+    counts = known.counts.copy()
+    reward_sums = known.reward_sums.copy()
+    for row, outcome in enumerate(_rows(known)):
+        n_remembered, rewards = found.get(outcome[:4], (0, 0.0))
+        counts[row] -= n_remembered
+        reward_sums[row] -= rewards
+    left = known._replace(counts=counts, reward_sums=reward_sums)
+    return Outcomes(*(column[counts > 0] for column in left))  # type: ignore[arg-type]
+
+
+def _rows(outcomes: Outcomes) -> list[tuple[Any, ...]]:
+    """Return each outcome as a tuple."""
+    return list(zip(*(column.tolist() for column in outcomes), strict=True))

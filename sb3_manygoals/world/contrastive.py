@@ -1,0 +1,211 @@
+"""An encoder of observations, learned from what single actions lead to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import nn
+
+from sb3_manygoals.packing import PackedSpace
+
+# The first updates have a smaller step size.
+_WARM_UP = 100
+# Inputs are standardized by at most so many observations.
+_OBSERVATIONS_TO_FIT = 5_000
+# Observations are encoded so many at a time, to bound memory.
+_AT_A_TIME = 8_192
+# An encoder with enough weights learns the noise of single transitions by heart. Random inputs and
+# features, and weights that decay, prevent that. The noise is in standard deviations of an input.
+_INPUT_NOISE = 0.25
+_DROPOUT = 0.1
+_WEIGHT_DECAY = 0.5
+
+
+class ContrastiveEncoder(nn.Module):
+    """
+    Encodes observations so that those of one state are close, and those of other states are not.
+
+    It is learned from transitions (s, a, s') alone. Its score of a next observation is
+    ``-c |A_a h(s) - B h(s')|^2``, and the loss is the cross-entropy of the true next observation
+    among those of a batch (InfoNCE). What no action predicts, such as noise, helps nothing to find
+    the true one. So it drops out of the code ``B h(s')``.
+
+    :param observation_space: space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
+    :param n_actions: number of actions
+    :param n_features: length of a code
+    :param n_hidden: width of the two layers of h
+    :param seed: seed of the weights
+    """
+
+    mean: th.Tensor
+    scale: th.Tensor
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        n_actions: int,
+        n_features: int = 64,
+        n_hidden: int = 256,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.observation_space = observation_space
+        self.n_actions = n_actions
+        self.n_features = n_features
+        shape = (1, *(observation_space.shape or ()))
+        n_inputs = self._flat(np.zeros(shape, observation_space.dtype)).shape[1]
+        # The weights come from a seed of their own, and leave PyTorch's generator as it is.
+        with th.random.fork_rng(devices=[]):
+            th.manual_seed(seed)
+            self.shared = nn.Sequential(
+                nn.Linear(n_inputs, n_hidden),
+                nn.LayerNorm(n_hidden),
+                nn.GELU(),
+                nn.Dropout(_DROPOUT),
+                nn.Linear(n_hidden, n_hidden),
+                nn.LayerNorm(n_hidden),
+                nn.GELU(),
+                nn.Dropout(_DROPOUT),
+            )
+            self.predicted = nn.Linear(n_hidden, n_actions * n_features)
+            self.code = nn.Linear(n_hidden, n_features)
+        self.log_scale = nn.Parameter(th.zeros(()))
+        self.register_buffer("mean", th.zeros(n_inputs))
+        self.register_buffer("scale", th.ones(n_inputs))
+        self.eval()
+
+    def _flat(self, observations: NDArray[Any]) -> NDArray[np.float32]:
+        """Return observations as vectors of numbers, shape (n, inputs)."""
+        space = self.observation_space
+        if isinstance(space, PackedSpace):
+            parts = space.unpack(observations)
+            rows = [part.reshape(len(part), -1).astype(np.float32) for part in parts.values()]
+            return np.concatenate(rows, axis=1)
+        return observations.reshape(len(observations), -1).astype(np.float32)
+
+    def fit_inputs(self, observations: NDArray[Any]) -> None:
+        """
+        Standardize inputs by these observations from now on.
+
+        :param observations: shape ``(n, *observation_space.shape)``
+        """
+        places = np.linspace(0, len(observations) - 1, _OBSERVATIONS_TO_FIT, dtype=np.int64)
+        rows = self._flat(observations[np.unique(places)])
+        deviations = rows.std(axis=0)
+        # What hardly ever varies must not become hundreds of times too large.
+        varying = deviations[deviations > 0.0]
+        least = np.median(varying) / 2 if len(varying) else 1.0
+        self.mean.copy_(th.from_numpy(rows.mean(axis=0)))
+        self.scale.copy_(th.from_numpy(1.0 / np.maximum(deviations, least).astype(np.float32)))
+
+    def _features(self, observations: NDArray[Any]) -> th.Tensor:
+        """Return the shared features of observations."""
+        rows = th.from_numpy(self._flat(observations)).to(self.mean.device)
+        rows = (rows - self.mean) * self.scale
+        if self.training:
+            rows = rows + _INPUT_NOISE * th.randn_like(rows)
+        features: th.Tensor = self.shared(rows)
+        return features
+
+    def loss(
+        self, observations: NDArray[Any], actions: NDArray[Any], next_observations: NDArray[Any]
+    ) -> th.Tensor:
+        """
+        Return the cross-entropy of the true next observations among all of the batch.
+
+        :param observations: shape ``(n, *observation_space.shape)``
+        :param actions: shape ``(n,)``
+        :param next_observations: what the actions led to, the shape of ``observations``
+        :return: the mean, a scalar
+        """
+        n = len(observations)
+        features = self._features(np.concatenate([observations, next_observations]))
+        rows = th.arange(n, device=features.device)
+        chosen = th.as_tensor(actions, dtype=th.int64, device=features.device)
+        predicted = self.predicted(features[:n]).view(n, self.n_actions, -1)[rows, chosen]
+        codes = self.code(features[n:])
+        squares = predicted.square().sum(1)[:, None] + codes.square().sum(1)
+        scores = -(squares - 2.0 * predicted @ codes.T) * self.log_scale.exp()
+        return nn.functional.cross_entropy(scores, rows)
+
+    @th.no_grad()
+    def predict(self, observations: NDArray[Any], actions: NDArray[Any]) -> NDArray[np.float32]:
+        """
+        Predict the codes of what actions lead to.
+
+        :param observations: shape ``(n, *observation_space.shape)``
+        :param actions: the actions taken there, shape ``(n,)``
+        :return: float32, shape ``(n, n_features)``
+        """
+        features = self._features(observations)
+        rows = th.arange(len(observations), device=features.device)
+        chosen = th.as_tensor(actions, dtype=th.int64, device=features.device)
+        predicted = self.predicted(features).view(len(rows), self.n_actions, -1)[rows, chosen]
+        found: NDArray[np.float32] = predicted.cpu().numpy()
+        return found
+
+    @th.no_grad()
+    def encode(self, observations: NDArray[Any]) -> NDArray[np.float32]:
+        """
+        Return the codes of observations.
+
+        :param observations: shape ``(n, *observation_space.shape)``
+        :return: float32, shape ``(n, n_features)``
+        """
+        parts = range(0, len(observations), _AT_A_TIME)
+        codes = [
+            self.code(self._features(observations[at : at + _AT_A_TIME])).cpu().numpy()
+            for at in parts
+        ]
+        if not codes:
+            return np.zeros((0, self.n_features), np.float32)
+        found: NDArray[np.float32] = np.concatenate(codes)
+        return found
+
+
+def train_encoder(
+    encoder: ContrastiveEncoder,
+    observations: NDArray[Any],
+    transitions: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
+    n_updates: int,
+    batch_size: int,
+    learning_rate: float,
+    rng: np.random.Generator,
+) -> float:
+    """
+    Train an encoder on transitions.
+
+    :param encoder: the encoder, which is changed
+    :param observations: all that was seen, shape ``(m, *observation_space.shape)``
+    :param transitions: the observations in which actions were taken, by their rows; the actions;
+        and the observations that they led to, by their rows. Each of shape ``(n,)``
+    :param n_updates: number of updates
+    :param batch_size: transitions in an update
+    :param learning_rate: greatest step size. It rises at first, and then falls linearly to 0
+    :param rng: chooses the transitions
+    :return: the mean loss of the last tenth of the updates
+    """
+    places, actions, next_places = transitions
+    optimizer = th.optim.AdamW(encoder.parameters(), lr=1.0, weight_decay=_WEIGHT_DECAY)
+    last = []
+    encoder.train()
+    # Dropout and noise come from a seed of their own, and leave PyTorch's generator as it is.
+    with th.random.fork_rng(devices=[]):
+        th.manual_seed(int(rng.integers(2**31)))
+        for update in range(n_updates):
+            share = min(1.0, (update + 1) / _WARM_UP) * (1.0 - update / n_updates)
+            optimizer.param_groups[0]["lr"] = learning_rate * share
+            rows = rng.integers(len(actions), size=batch_size)
+            before, after = observations[places[rows]], observations[next_places[rows]]
+            loss = encoder.loss(before, actions[rows], after)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if update >= 0.9 * n_updates:
+                last.append(float(loss.detach()))
+    encoder.eval()
+    return float(np.mean(last)) if last else float("nan")

@@ -1,0 +1,343 @@
+"""States that are learned from transitions, where no observation ever recurs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from sb3_manygoals.validation import check_count, check_number
+from sb3_manygoals.world.clusters import find_clusters, nearest
+from sb3_manygoals.world.contrastive import ContrastiveEncoder, train_encoder
+from sb3_manygoals.world.examples import EXAMPLES_PER_STATE, ExampleStates
+from sb3_manygoals.world.states import UNKNOWN, ExactStates
+
+# By default there is an update for so many transitions, within these bounds.
+_TRANSITIONS_PER_UPDATE = 35
+_FEWEST_UPDATES = 1_000
+_MOST_UPDATES = 8_000
+# Before anything is learned, so many of the first observations are states of their own.
+_PROVISIONAL_STATES = 1_000
+_PREFIX = "learned_"
+_WEIGHT = "learned_weight_"
+
+
+class LearnedStates(ExampleStates):
+    """
+    States by what is learned from transitions, for worlds in which no observation recurs, such as
+    those with noise in every pixel.
+
+    An encoder (:class:`~sb3_manygoals.world.contrastive.ContrastiveEncoder`) learns to tell what an
+    action leads to from what it does not lead to. What cannot be predicted drops out of its codes.
+    A state is a cluster of codes. How far apart codes of one state may be follows from the
+    transitions, see :func:`~sb3_manygoals.world.clusters.find_clusters`. An observation that is far
+    away from all clusters is a new state.
+
+    Nothing is known before :meth:`learn`. Until then, the first 1,000 observations are states of
+    their own, so that there are goals to pursue, and all others are ``UNKNOWN``.
+
+    Of each state, some observations are kept, as examples of how it looks. The first one is that
+    whose code is nearest to the center of the cluster.
+
+    :param observation_space: space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
+    :param capacity: greatest number of states
+    :param examples_per_state: greatest number of observations that are kept of a state
+    :param n_features: length of a code
+    :param n_hidden: width of the encoder's layers
+    :param n_updates: updates of the encoder each time that it learns. None: one for 35 transitions,
+        at least 1,000 and at most 8,000
+    :param batch_size: transitions in an update
+    :param learning_rate: greatest step size of the encoder
+    :param seed: seed of weights and batches
+    :raises ValueError: if a number is out of its range
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        capacity: int,
+        examples_per_state: int = EXAMPLES_PER_STATE,
+        n_features: int = 64,
+        n_hidden: int = 256,
+        n_updates: int | None = None,
+        batch_size: int = 256,
+        learning_rate: float = 1e-3,
+        seed: int = 0,
+    ) -> None:
+        self.n_features = check_count("n_features", n_features)
+        self.n_hidden = check_count("n_hidden", n_hidden)
+        self.n_updates = n_updates
+        if n_updates is not None:
+            self.n_updates = check_count("n_updates", n_updates)
+        self.batch_size = check_count("batch_size", batch_size, at_least=2)
+        check_number("learning_rate", learning_rate, above=0)
+        self.learning_rate = learning_rate
+        self.seed = check_count("seed", seed, at_least=0)
+        self.n_learned = 0
+        """How often the states were learned."""
+        self.seconds = 0.0
+        """The time that learning took last, in seconds."""
+        super().__init__(observation_space, capacity, examples_per_state)
+
+    def _make_room(self, capacity: int) -> None:
+        """Allocate memory for so many states, and forget all that are known."""
+        self.capacity = capacity
+        self.encoder: ContrastiveEncoder | None = None
+        """Encodes observations. None before :meth:`learn`."""
+        self.radius = 0.0
+        """Observations whose codes are farther away from all clusters are new states."""
+        self.threshold = 0.0
+        """Clusters whose centers were nearer than this were taken for one state."""
+        self._n_states = 0
+        self._centers: NDArray[np.float32] = np.zeros((0, self.n_features), np.float32)
+        self._provisional = ExactStates(self.observation_space, min(capacity, _PROVISIONAL_STATES))
+        self._make_room_for_examples()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether states were learned, so that observations can be told apart."""
+        return self.encoder is not None
+
+    def __len__(self) -> int:
+        return self._n_states if self.is_known else len(self._provisional)
+
+    @property
+    def centers(self) -> NDArray[np.float32]:
+        """The mean code of each state, shape ``(len(self), n_features)``."""
+        return self._centers[: self._n_states]
+
+    def _look_up(self, observations: NDArray[Any], take_in: bool) -> NDArray[np.int64]:
+        """Return the ids of observations. Those that are new get one if they are to be taken in."""
+        if self.encoder is None:
+            ids = self._provisional._look_up(observations, take_in)
+        elif len(observations) == 0:
+            return np.zeros(0, np.int64)
+        else:
+            codes = self.encoder.encode(observations)
+            ids, distances = nearest(codes, self.centers)
+            is_new = distances > self.radius
+            ids[is_new] = UNKNOWN
+            if take_in and is_new.any():
+                for row in np.flatnonzero(is_new).tolist():
+                    ids[row] = self._found(codes[row])
+        if take_in:
+            self._keep_examples(ids, observations)
+        return ids
+
+    def _found(self, code: NDArray[np.float32]) -> int:
+        """Return a new state at this code, or the state that was just founded near it."""
+        state_ids, distances = nearest(code[None], self.centers)
+        if distances[0] <= self.radius:
+            return int(state_ids[0])
+        if self._n_states == self.capacity:
+            return UNKNOWN
+        if self._n_states == len(self._centers):
+            n_rows = min(2 * self._n_states, self.capacity)
+            room = np.zeros((n_rows, self.n_features), np.float32)
+            room[: self._n_states] = self.centers
+            self._centers = room
+        self._centers[self._n_states] = code
+        self._n_states += 1
+        return self._n_states - 1
+
+    def learn(
+        self,
+        observations: NDArray[Any],
+        places: NDArray[np.integer[Any]],
+        actions: NDArray[np.integer[Any]],
+        next_places: NDArray[np.integer[Any]],
+        n_actions: int,
+    ) -> NDArray[np.int64]:
+        """
+        Learn states from transitions. All ids change. An encoder that has learned before learns on.
+
+        :param observations: all that was seen, shape ``(m, *observation_space.shape)``
+        :param places: the observations in which actions were taken, by their rows, shape ``(n,)``
+        :param actions: the actions, shape ``(n,)``
+        :param next_places: the observations that they led to, by their rows, shape ``(n,)``
+        :param n_actions: number of actions
+        :return: the states of all observations, ``UNKNOWN`` where there was no room, shape ``(m,)``
+        :raises ValueError: if there are no transitions, or an action is none of ``n_actions``
+        """
+        begin = time.perf_counter()
+        if len(actions) == 0:
+            raise ValueError("states are learned from transitions, got none")
+        if actions.min() < 0 or actions.max() >= n_actions:
+            raise ValueError(
+                f"actions must be from 0 to {n_actions - 1}, got {actions.min()} to {actions.max()}"
+            )
+        rng = np.random.default_rng((self.seed, self.n_learned))
+        encoder = self.encoder
+        if encoder is None:
+            encoder = ContrastiveEncoder(
+                self.observation_space, n_actions, self.n_features, self.n_hidden, self.seed
+            )
+            encoder.fit_inputs(observations)
+        n_updates = self.n_updates
+        if n_updates is None:
+            n_updates = len(actions) // _TRANSITIONS_PER_UPDATE
+            n_updates = min(max(n_updates, _FEWEST_UPDATES), _MOST_UPDATES)
+        train_encoder(
+            encoder,
+            observations,
+            (places, actions, next_places),
+            n_updates,
+            self.batch_size,
+            self.learning_rate,
+            rng,
+        )
+        codes = encoder.encode(observations)
+        clusters = find_clusters(codes[places], actions, codes[next_places], self.capacity, rng)
+        self.encoder = encoder
+        self._centers = clusters.centers
+        self._n_states = len(clusters.centers)
+        self.radius = clusters.radius
+        self.threshold = clusters.threshold
+        ids, distances = nearest(codes, self.centers)
+        is_far = distances > self.radius
+        # The first observations of episodes may be in no cluster, because no action led to them.
+        n_clusters = self._n_states
+        ids[is_far] = [self._found(code) for code in codes[is_far]]
+        if self._n_states > n_clusters:
+            others, other_distances = nearest(codes, self.centers[n_clusters:])
+            is_nearer = other_distances < distances
+            ids[is_nearer] = n_clusters + others[is_nearer]
+        self._show(observations, ids, codes)
+        self.n_learned += 1
+        self.n_added = int(np.count_nonzero(ids != UNKNOWN))
+        self.n_recurred = self.n_added - len(self)
+        self.seconds = time.perf_counter() - begin
+        return ids
+
+    def _show(
+        self, observations: NDArray[Any], ids: NDArray[np.int64], codes: NDArray[np.float32]
+    ) -> None:
+        """Keep examples of all states, first the one nearest to its center, then random ones."""
+        self._make_room_for_examples()
+        known = np.flatnonzero(ids != UNKNOWN)
+        offsets = np.linalg.norm(codes[known] - self._centers[ids[known]], axis=1)
+        by_distance = np.lexsort((offsets, ids[known]))
+        first = known[by_distance[_begins(ids[known][by_distance])]]
+        is_first = np.zeros(len(ids), np.bool_)
+        is_first[first] = True
+        shuffled = self._rng.permutation(known)
+        in_order = shuffled[np.lexsort((~is_first[shuffled], ids[shuffled]))]
+        state_ids = ids[in_order]
+        begins = np.flatnonzero(_begins(state_ids))
+        sizes = np.diff(np.r_[begins, len(state_ids)])
+        ranks = np.arange(len(state_ids)) - np.repeat(begins, sizes)
+        kept = ranks < self.examples_per_state
+        self._examples[state_ids[kept], ranks[kept]] = observations[in_order[kept]]
+        self._n_seen[state_ids[begins]] = sizes
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """
+        Return all that is known, for :meth:`set_checkpoint_state`.
+
+        :return: a dictionary of plain data and copies of arrays
+        """
+        state = {
+            "capacity": self.capacity,
+            "observations": self.observations.copy(),
+            "examples": self._examples[: len(self)].copy(),
+            "n_seen": self._n_seen[: len(self)].copy(),
+            "rng": self._rng.bit_generator.state,
+            "n_added": self.n_added,
+            "n_recurred": self.n_recurred,
+            "learned_times": self.n_learned,
+        }
+        if self.encoder is not None:
+            state["learned_centers"] = self.centers.copy()
+            state["learned_radius"] = self.radius
+            state["learned_threshold"] = self.threshold
+            for name, weight in self.encoder.state_dict().items():
+                state[_WEIGHT + name] = weight.cpu().numpy().copy()
+        return state
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Replace all that is known, in place, so that it holds for all who use these states.
+
+        :param state: what :meth:`get_checkpoint_state` returned, of states with the same arguments
+        :raises ValueError: if it is damaged, or of states with other arguments. Then nothing has
+            changed
+        """
+        if "learned_times" not in state:
+            raise ValueError("the file has states that were not learned")
+        observations = state["observations"]
+        capacity = int(state["capacity"])
+        centers = state.get("learned_centers")
+        n_states = len(observations) if centers is None else len(centers)
+        if n_states != len(observations) or n_states > capacity:
+            raise ValueError(
+                f"the file has {len(observations)} states and {n_states} clusters, of at most "
+                f"{capacity}"
+            )
+        encoder = None
+        if centers is not None:
+            encoder = self._encoder_of(state)
+        self._make_room(capacity)
+        self.encoder = encoder
+        if encoder is None:
+            self._provisional.add(observations)
+        else:
+            self._centers = np.asarray(centers, np.float32).copy()
+            self._n_states = len(observations)
+            self.radius = float(state["learned_radius"])
+            self.threshold = float(state["learned_threshold"])
+        examples = state["examples"][:, : self.examples_per_state]
+        self._examples[: len(examples), : examples.shape[1]] = examples
+        # If fewer were kept than these states keep, no more can be drawn from.
+        was_full = examples.shape[1] < self.examples_per_state
+        most = examples.shape[1] if was_full else np.iinfo(np.int64).max
+        self._n_seen[: len(examples)] = np.minimum(state["n_seen"], most)
+        if "rng" in state:
+            self._rng.bit_generator.state = state["rng"]
+        self.n_learned = int(state["learned_times"])
+        self.n_added = int(state["n_added"])
+        self.n_recurred = int(state["n_recurred"])
+
+    def _encoder_of(self, state: Mapping[str, Any]) -> ContrastiveEncoder:
+        """Return the encoder of a saved state. A ValueError if it does not fit these states."""
+        weights = {
+            name.removeprefix(_WEIGHT): th.as_tensor(np.asarray(value))
+            for name, value in state.items()
+            if name.startswith(_WEIGHT)
+        }
+        try:
+            n_actions = len(weights["predicted.weight"]) // self.n_features
+            encoder = ContrastiveEncoder(
+                self.observation_space, n_actions, self.n_features, self.n_hidden, self.seed
+            )
+            encoder.load_state_dict(weights)
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(
+                f"the file has learned states with other arguments than these: {error}"
+            ) from error
+        return encoder
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("observation_space", "examples_per_state", *_ARGUMENTS)
+        return {**{name: getattr(self, name) for name in names}, **self.get_checkpoint_state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name in ("observation_space", "examples_per_state", *_ARGUMENTS):
+            setattr(self, name, state[name])
+        self.seconds = 0.0
+        self._rng = np.random.default_rng(0)
+        self.set_checkpoint_state(state)
+
+
+_ARGUMENTS = ("n_features", "n_hidden", "n_updates", "batch_size", "learning_rate", "seed")
+
+
+def _begins(ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return where another id begins, of ids in order."""
+    begins = np.ones(len(ids), np.bool_)
+    begins[1:] = ids[1:] != ids[:-1]
+    return begins

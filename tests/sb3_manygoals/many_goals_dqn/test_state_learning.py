@@ -1,0 +1,270 @@
+"""Models that learn which observations are one state, in corridors where none recurs."""
+
+import re
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from sb3_manygoals import GoalBuffer, ManyGoalsDQN
+from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
+from sb3_manygoals.many_goals_dqn import state_learning as learning
+from sb3_manygoals.world import ExactStates, LearnedStates, WorldModel
+from tests.sb3_manygoals.checkpoint.resuming import assert_the_end_is_the_same
+from tests.sb3_manygoals.many_goals_dqn.models import make_model
+from tests.sb3_manygoals.worlds import Corridor, Dusty, cell_of
+
+QUICK = {"n_features": 8, "n_hidden": 32, "n_updates": 150, "batch_size": 64}
+LEFT, RIGHT, STAY = range(3)
+
+
+class Spotted(Corridor):
+    """A corridor that shows its cell one-hot, with noise in each number."""
+
+    def __init__(self, length=6):
+        super().__init__(length)
+        self.observation_space = spaces.Box(-1.0, 2.0, (length,), np.float32)
+
+    def observation_of(self, cell):
+        """Return the cell one-hot, with noise."""
+        noise = self.np_random.uniform(-0.2, 0.2, self.observation_space.shape)
+        return (np.eye(*self.observation_space.shape)[cell] + noise).astype(np.float32)
+
+
+def spotted_cell(observation):
+    """Return the cell of a noisy observation."""
+    return int(observation.argmax())
+
+
+class Random(gym.Env):
+    """Shows random numbers, whatever is done."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, 4).astype(np.float32), {}
+
+    def step(self, action):
+        return self.np_random.uniform(-1, 1, 4).astype(np.float32), 0.0, False, False, {}
+
+
+def model_of(env=None, **kwargs):
+    """Return a model that learns states."""
+    settings = {
+        "state_class": LearnedStates,
+        "state_kwargs": QUICK,
+        "goal_wrapper_kwargs": {"max_episode_steps": 15},
+        "learning_starts": 100,
+    }
+    return make_model(Spotted() if env is None else env, **{**settings, **kwargs})
+
+
+def cells_of(model):
+    """Return the true cell that the first observation of each state shows."""
+    return np.array([spotted_cell(seen) for seen in model.world.identity.observations])
+
+
+def share_of_right_moves(model, planned, seed=0):
+    """Return in which share of all ways the model makes a step towards the goal."""
+    env = Spotted()
+    env.reset(seed=seed)
+    rights = []
+    for cell, goal_cell in np.ndindex(6, 6):
+        if cell != goal_cell:
+            goal = env.observation_of(goal_cell)
+            obs = {"observation": env.observation_of(cell), "desired_goal": goal}
+            obs["achieved_goal"] = obs["observation"]
+            action = int(model.predict(obs, deterministic=True, planned=planned)[0])
+            rights.append(action == (RIGHT if goal_cell > cell else LEFT))
+    return np.mean(rights)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A model that has learned."""
+    return model_of().learn(2_000)
+
+
+def test_plan_and_network_reach_goals_in_observations_that_never_recur(trained):
+    assert isinstance(trained.targets, PlannedTargets)
+    assert trained.world.identity.n_learned == 3
+    assert set(cells_of(trained)) == set(range(6))
+    assert len(trained.world.identity) <= 8
+    assert share_of_right_moves(trained, planned=True) >= 0.95
+    assert share_of_right_moves(trained, planned=False) >= 0.95
+
+
+def test_counts_are_those_of_all_transitions_that_were_made(trained):
+    # One transition is not counted each time that states get other ids.
+    assert 1_990 <= trained.world.n_counted <= 2_000
+    cells = cells_of(trained)
+    outcomes = trained.world.outcomes()
+    moves = {LEFT: -1, RIGHT: 1, STAY: 0}
+    wanted = cells[outcomes.state_ids] + np.vectorize(moves.get)(outcomes.actions)
+    is_right = cells[outcomes.next_state_ids] == np.clip(wanted, 0, 5)
+    assert np.average(is_right, weights=outcomes.counts) > 0.99
+
+
+def test_goals_are_clusters_and_any_of_their_observations_is_shown(trained):
+    goals = trained.goal_buffer
+    assert len(goals) == len(goals.states)
+    ids = np.repeat(np.arange(len(goals)), 30)
+    shown = goals.sample_shown(ids, np.random.default_rng(0))
+    cells = np.array([spotted_cell(seen) for seen in shown])
+    np.testing.assert_array_equal(cells, cells_of(trained)[goals.state_ids[ids]])
+    assert len(np.unique(shown, axis=0)) > 3 * len(goals)
+    # Two observations of one cell reach each other.
+    env = Spotted()
+    env.reset(seed=3)
+    pair = np.stack([env.observation_of(2), env.observation_of(2), env.observation_of(3)])
+    np.testing.assert_array_equal(goals.is_reached(pair, pair[[1, 0, 0]]), [True, True, False])
+
+
+def test_that_learning_twice_with_one_seed_is_the_same(trained):
+    again = model_of().learn(2_000)
+    for left, right in zip(again.q_net.parameters(), trained.q_net.parameters(), strict=True):
+        assert (left == right).all()
+
+
+def test_a_target_network_learns_with_learned_states():
+    model = model_of(target_class=TDTargets, target_update_interval=50).learn(600)
+    assert isinstance(model.targets, TDTargets)
+    assert model.world.identity.is_known
+    known = model.replay_buffer.next_goal_ids[:600]
+    assert (known < len(model.goal_buffer)).all()
+    assert (known != UNKNOWN).mean() > 0.9
+
+
+def test_several_environments_and_steady_updates():
+    env = DummyVecEnv([Spotted] * 3)
+    model = model_of(env, target_class=PlannedTargets, updates_as_needed=False).learn(900)
+    assert model.world.identity.is_known
+    assert model._n_updates > 0
+    assert model.replay_buffer.size() == 300
+
+
+def test_transitions_that_memory_gave_up_are_carried_over():
+    model = model_of(buffer_size=400, goal_wrapper_kwargs={"max_episode_steps": 15}).learn(2_000)
+    assert model.replay_buffer.size() == 400
+    # States were learned at a half of training, when most transitions had been given up.
+    assert model.world.identity.n_learned == 3
+    # A few are counted twice, because their observations belong to states that were found later.
+    assert 1_900 <= model.world.n_counted <= 2_050
+    assert share_of_right_moves(model, planned=True) >= 0.95
+
+
+def test_all_that_was_saved_goes_on(trained, tmp_path):
+    trained.save_all(tmp_path)
+    for env in (Spotted(), None):
+        loaded = ManyGoalsDQN.load_all(tmp_path, env)
+        assert isinstance(loaded.world.identity, LearnedStates)
+        np.testing.assert_array_equal(loaded.world.identity.centers, trained.world.identity.centers)
+        assert loaded.world.n_counted == trained.world.n_counted
+        assert share_of_right_moves(loaded, planned=False) >= 0.95
+    loaded = ManyGoalsDQN.load_all(tmp_path, Spotted())
+    loaded.learn(300, reset_num_timesteps=False)
+    assert share_of_right_moves(loaded, planned=True) >= 0.95
+
+
+def test_a_world_that_was_saved_is_loaded_into_a_new_model(trained, tmp_path):
+    trained.save_world(tmp_path / "world")
+    model = model_of()
+    model.load_world(tmp_path / "world")
+    np.testing.assert_array_equal(model.world.visit_counts[:6], trained.world.visit_counts[:6])
+    assert model.world.identity.is_known
+
+
+def test_policies_that_plan_keep_states_of_their_own(trained, tmp_path):
+    # States that were found since the last plan are not planned for.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        policy = trained.goal_policy()
+    env = Spotted()
+    env.reset(seed=1)
+    obs = {"observation": env.observation_of(1), "desired_goal": env.observation_of(4)}
+    obs["achieved_goal"] = obs["observation"]
+    assert int(policy.predict(obs)[0]) == RIGHT
+    reward = (cells_of(trained)[trained.goal_buffer.state_ids] == 0).astype(float)
+    assert int(trained.task_policy(reward).predict(env.observation_of(3))[0]) == LEFT
+
+
+def test_checkpoints_go_on_exactly(tmp_path):
+    def make():
+        quick = {**QUICK, "n_updates": 20, "n_features": 4}
+        return model_of(state_kwargs=quick, learning_starts=40, updates_per_step=0.2), {}
+
+    # States are learned at 40, 60 and 120 steps.
+    assert_the_end_is_the_same(make, tmp_path, stops=(55, 150))
+
+
+def test_states_are_learned_by_default_where_observations_do_not_recur(monkeypatch, capsys):
+    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 1_000)
+    model = model_of(state_class=None, verbose=1).learn(1_200)
+    assert isinstance(model.world.identity, LearnedStates)
+    assert isinstance(model.targets, PlannedTargets)
+    said = capsys.readouterr().out
+    assert re.search(r"\d% of the observations were met before: which of them are one state", said)
+    assert re.search(r"states were learned from [\d,]+ transitions in \d+ s", said)
+    assert share_of_right_moves(model, planned=True) >= 0.9
+
+
+def test_default_checkpoints_of_learned_states_are_restored_in_a_new_model(monkeypatch, tmp_path):
+    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 200)
+
+    def make():
+        quick = {**QUICK, "n_updates": 20, "n_features": 4}
+        settings = {"learning_starts": 40, "updates_per_step": 0.2, "state_class": None}
+        return model_of(state_kwargs=quick, **settings), {}
+
+    assert_the_end_is_the_same(make, tmp_path, stops=(150,))
+
+
+def test_states_that_do_not_recur_are_given_up(monkeypatch):
+    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 1_000)
+    model = model_of(Random(), state_class=None)
+    with pytest.warns(UserWarning, match="states were learned, but they do not recur"):
+        model.learn(1_000)
+    assert isinstance(model.targets, TDTargets)
+    assert type(model.world.identity) is ExactStates
+
+
+def test_short_trainings_and_exact_worlds_learn_no_states():
+    with pytest.warns(UserWarning, match="were met before"):
+        short = model_of(state_class=None).learn(600)
+    assert isinstance(short.targets, TDTargets)
+    exact = make_model(Corridor(), learning_starts=50).learn(300)
+    assert type(exact.world.identity) is ExactStates
+
+
+def test_arguments_that_do_not_fit_are_refused():
+    with pytest.raises(TypeError, match="state_class must be LearnedStates or ExactStates"):
+        model_of(state_class=dict)
+    with pytest.raises(ValueError, match="give one of them"):
+        model_of(Dusty(), goal_wrapper_kwargs={"state_key": cell_of})
+    with pytest.raises(ValueError, match="states will not be learned"):
+        make_model(state_class=ExactStates, state_kwargs=QUICK)
+    with pytest.raises(ValueError, match="goals_in_replay"):
+        model_of(goals_in_replay=True, target_class=TDTargets)
+    with pytest.raises(ValueError, match="give one of them"):
+        GoalBuffer(Dusty().observation_space, state_key=cell_of, state_class=LearnedStates)
+
+
+def test_predictability_of_counts():
+    world = WorldModel(ExactStates(spaces.Discrete(4), 4), 2)
+    world.identity.add(np.arange(4))
+    # One action leads to 1, 1 and 2, another one always to 3, and one was tried once.
+    world.record(
+        np.array([0, 0, 0, 1, 1, 2]),
+        np.array([0, 0, 0, 1, 1, 0]),
+        np.array([1, 1, 2, 3, 3, 0]),
+        np.zeros(6),
+        np.zeros(6, np.bool_),
+    )
+    # Of three pairs of the first, one leads to one state. Three transitions count against two.
+    assert learning.predictability(world) == pytest.approx((3 * (1 / 3) + 2) / 5)

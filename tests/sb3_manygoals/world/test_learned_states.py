@@ -1,0 +1,268 @@
+"""States that are learned from transitions in which no observation recurs."""
+
+from __future__ import annotations
+
+import pickle
+from typing import NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+import gym_twoRooms  # noqa: F401 - registers its worlds
+from sb3_manygoals.world import UNKNOWN, LearnedStates
+from sb3_manygoals.world.clusters import agreement, find_clusters, leaders, nearest
+from sb3_manygoals.world.contrastive import ContrastiveEncoder
+
+_SIDE = 4
+_NOISE = 0.15
+
+
+class Seen(NamedTuple):
+    """Random steps in a world, as they look, and the true states."""
+
+    observations: NDArray[np.float32]
+    places: NDArray[np.int64]
+    actions: NDArray[np.int64]
+    next_places: NDArray[np.int64]
+    truth: NDArray[np.int64]
+
+
+SPACE = spaces.Box(-2.0, 3.0, (2 * _SIDE + 1,), np.float32)
+
+
+def steps(n: int, seed: int, truth: NDArray[np.int64] | None = None) -> Seen:
+    """
+    Return random steps on a grid of 4 x 4 cells with a switch, 32 states.
+
+    An observation is one-hot in row and column, and a number for the switch. Each number has noise.
+    Action 4 turns the switch, but only in the first cell.
+    """
+    rng = np.random.default_rng(seed)
+    row, column, switch = 0, 0, 0
+    states = [0]
+    actions = rng.integers(5, size=n)
+    for action in actions.tolist():
+        if action == 4:
+            switch ^= int(row == 0 and column == 0)
+        else:
+            row = int(np.clip(row + [1, -1, 0, 0][action], 0, _SIDE - 1))
+            column = int(np.clip(column + [0, 0, 1, -1][action], 0, _SIDE - 1))
+        states.append((row * _SIDE + column) * 2 + switch)
+    truth = np.array(states)
+    return Seen(look(truth, rng), np.arange(n), actions, np.arange(1, n + 1), truth)
+
+
+def look(truth: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return an observation of each of these states."""
+    row, column, switch = truth // 2 // _SIDE, truth // 2 % _SIDE, truth % 2
+    clean = np.concatenate([np.eye(_SIDE)[row], np.eye(_SIDE)[column], switch[:, None]], axis=1)
+    noise = rng.uniform(-_NOISE, _NOISE, clean.shape)
+    return (clean + noise).astype(np.float32)
+
+
+def purity_and_completeness(
+    ids: NDArray[np.int64], truth: NDArray[np.int64]
+) -> tuple[float, float]:
+    """Return the shares in the commonest true state of their cluster, and the other way round."""
+    known = ids != UNKNOWN
+    counts = np.zeros((ids.max() + 1, truth.max() + 1))
+    np.add.at(counts, (ids[known], truth[known]), 1)
+    return counts.max(axis=1).sum() / len(ids), counts.max(axis=0).sum() / len(ids)
+
+
+def learn(seen: Seen, **arguments: int) -> tuple[LearnedStates, NDArray[np.int64]]:
+    """Return states that were learned from these steps, and the ids of all observations."""
+    settings = {"n_updates": 400, "batch_size": 64, **arguments}
+    states = LearnedStates(SPACE, 500, n_features=16, n_hidden=64, **settings)
+    states.observe(seen.observations[:20])
+    return states, states.learn(*seen[:4], n_actions=5)
+
+
+@pytest.fixture(scope="module")
+def seen() -> Seen:
+    """Random steps."""
+    return steps(8_000, 0)
+
+
+@pytest.fixture(scope="module")
+def learned(seen: Seen) -> tuple[LearnedStates, NDArray[np.int64]]:
+    """States that were learned from these steps."""
+    return learn(seen)
+
+
+def test_that_clusters_are_the_true_states(
+    seen: Seen, learned: tuple[LearnedStates, NDArray[np.int64]]
+) -> None:
+    states, ids = learned
+    purity, completeness = purity_and_completeness(ids, seen.truth)
+    assert purity > 0.995
+    assert completeness > 0.98
+    assert 32 <= len(states) <= 40
+    assert states.is_known
+
+
+def test_that_a_small_difference_that_matters_is_kept(
+    seen: Seen, learned: tuple[LearnedStates, NDArray[np.int64]]
+) -> None:
+    # One number of nine says how the switch is.
+    _, ids = learned
+    assert purity_and_completeness(ids, seen.truth % 2)[0] > 0.999
+
+
+def test_that_observations_never_seen_have_the_state_of_what_they_show(
+    learned: tuple[LearnedStates, NDArray[np.int64]], seen: Seen
+) -> None:
+    states, ids = learned
+    rng = np.random.default_rng(5)
+    truth = np.repeat(np.arange(32), 20)
+    new = states.ids(look(truth, rng))
+    # The cluster in which most observations of a state are.
+    common = np.array([np.bincount(ids[seen.truth == state]).argmax() for state in range(32)])
+    assert (new == common[truth]).mean() > 0.97
+
+
+def test_that_examples_are_observations_of_their_state(
+    learned: tuple[LearnedStates, NDArray[np.int64]], seen: Seen
+) -> None:
+    states, ids = learned
+    drawn = states.sample(ids[:500], np.random.default_rng(0))
+    pairs = zip(seen.observations, seen.truth, strict=True)
+    truth_of = {row.tobytes(): state for row, state in pairs}
+    truth = np.array([truth_of[row.tobytes()] for row in drawn])
+    assert (truth == seen.truth[:500]).mean() > 0.98
+    # Different observations of one state are drawn.
+    assert len(np.unique(drawn, axis=0)) > len(np.unique(ids[:500]))
+    assert states.observations.shape == (len(states), 9)
+
+
+def test_that_what_is_far_from_all_states_is_a_new_state(
+    learned: tuple[LearnedStates, NDArray[np.int64]],
+) -> None:
+    states = pickle.loads(pickle.dumps(learned[0]))
+    n_before = len(states)
+    strange = np.full((1, 9), 3.0, np.float32)
+    assert states.ids(strange)[0] == UNKNOWN
+    assert states.observe(strange)[0] == n_before
+    assert states.ids(strange + 0.001)[0] == n_before
+    np.testing.assert_array_equal(states.observations[n_before], strange[0])
+
+
+def test_that_learning_is_the_same_with_the_same_seed(
+    seen: Seen, learned: tuple[LearnedStates, NDArray[np.int64]]
+) -> None:
+    again, ids = learn(seen)
+    np.testing.assert_array_equal(ids, learned[1])
+    np.testing.assert_array_equal(again.centers, learned[0].centers)
+
+
+def test_that_first_observations_are_states_before_anything_is_learned() -> None:
+    states = LearnedStates(SPACE, 2_000)
+    observations = steps(1_500, 1).observations
+    ids = states.observe(observations)
+    assert not states.is_known
+    np.testing.assert_array_equal(ids[:1_000], np.arange(1_000))
+    assert (ids[1_000:] == UNKNOWN).all()
+    np.testing.assert_array_equal(states.observations, observations[:1_000])
+
+
+def test_that_a_checkpoint_has_all_that_was_learned(
+    learned: tuple[LearnedStates, NDArray[np.int64]], seen: Seen
+) -> None:
+    states, ids = learned
+    restored = LearnedStates(SPACE, 10, n_features=16, n_hidden=64)
+    restored.set_checkpoint_state(states.get_checkpoint_state())
+    np.testing.assert_array_equal(restored.ids(seen.observations), ids)
+    for name, value in states.get_checkpoint_state().items():
+        np.testing.assert_equal(restored.get_checkpoint_state()[name], value)
+    with pytest.raises(ValueError, match="other arguments"):
+        LearnedStates(SPACE, 10, n_hidden=32).set_checkpoint_state(states.get_checkpoint_state())
+
+
+def test_that_wrong_arguments_are_refused(seen: Seen) -> None:
+    with pytest.raises(ValueError, match="batch_size"):
+        LearnedStates(SPACE, 10, batch_size=1)
+    with pytest.raises(ValueError, match="actions must be from 0 to 2"):
+        LearnedStates(SPACE, 10).learn(*seen[:4], n_actions=3)
+    nothing = np.zeros(0, np.int64)
+    with pytest.raises(ValueError, match="got none"):
+        LearnedStates(SPACE, 10).learn(seen.observations, nothing, nothing, nothing, 3)
+
+
+def test_that_chance_splits_no_state() -> None:
+    # In one of four steps, another action is taken than was asked for.
+    world = steps(8_000, 2)
+    actions = world.actions.copy()
+    rng = np.random.default_rng(3)
+    slips = rng.random(len(actions)) < 0.25
+    actions[slips] = rng.integers(5, size=slips.sum())
+    _, ids = learn(world._replace(actions=actions), n_updates=600)
+    purity, completeness = purity_and_completeness(ids, world.truth)
+    assert purity > 0.98
+    assert completeness > 0.9
+
+
+def test_leaders_and_nearest_of_points_on_a_line() -> None:
+    points = np.array([[0.0], [0.4], [1.0], [1.2], [3.0]], np.float32)
+    found = leaders(points, 0.5, 10)
+    np.testing.assert_array_equal(found, [[0.0], [1.0], [3.0]])
+    places, distances = nearest(points, found)
+    np.testing.assert_array_equal(places, [0, 0, 1, 1, 2])
+    np.testing.assert_allclose(distances, [0.0, 0.4, 0.0, 0.2, 0.0], atol=1e-6)
+    assert len(leaders(points, 0.5, 2)) == 2
+
+
+def test_agreement_of_successors() -> None:
+    # From clusters 0 and 1 the action leads to 2 and 3 by halves, from cluster 4 always to 5.
+    labels = np.repeat([0, 1, 4], 4)
+    next_labels = np.array([2, 3, 2, 3, 3, 2, 2, 3, 5, 5, 5, 5])
+    pairs = np.array([[0, 1], [0, 4], [2, 3]])
+    agrees, known = agreement(pairs, labels, np.zeros(12, np.int64), next_labels, 6)
+    # Two of 0 and 1 meet in half of the cases, two different ones of the same in a third of them.
+    np.testing.assert_allclose(agrees, [0.5 / (1 / 3), 0.0, np.nan])
+    np.testing.assert_array_equal(known, [4, 4, 0])
+
+
+def test_that_pieces_of_a_state_are_merged_and_other_states_are_not() -> None:
+    # Two states, far apart. Each action leads to one of them. Their codes are wide discs, of which
+    # no fine cluster covers the whole.
+    rng = np.random.default_rng(0)
+    states = rng.integers(2, size=4_001)
+    codes = rng.normal(size=(4_001, 8)).astype(np.float32) * 0.3
+    codes[:, 0] += 10.0 * states
+    found = find_clusters(codes[:-1], states[1:], codes[1:], 1_000, rng)
+    assert len(found.centers) == 2
+    places, _ = nearest(codes, found.centers)
+    assert len(np.unique(places[states == 0])) == 1
+    assert found.radius < 5.0
+
+
+def test_that_the_encoder_leaves_the_generator_of_pytorch_as_it_is() -> None:
+    import torch as th
+
+    before = th.random.get_rng_state()
+    ContrastiveEncoder(SPACE, 5)
+    learn(steps(300, 0), n_updates=2)
+    np.testing.assert_array_equal(before, th.random.get_rng_state())
+
+
+def test_pictures_of_two_rooms() -> None:
+    mdp = gym.make("TwoRoomsSwitchSmall-v0").unwrapped.mdp  # type: ignore[attr-defined]
+    rng = np.random.default_rng(0)
+    n_walkers, n_steps = 64, 320
+    truth = np.zeros((n_steps + 1, n_walkers), np.int64)
+    truth[0] = rng.integers(len(mdp.observations), size=n_walkers)
+    actions = rng.integers(5, size=(n_steps, n_walkers))
+    for step in range(n_steps):
+        truth[step + 1] = mdp.next_state[truth[step], actions[step]]
+    noise = rng.integers(-20, 21, (truth.size, *mdp.observations.shape[1:]))
+    pictures = np.clip(mdp.observations[truth.ravel()] + noise, 0, 255).astype(np.uint8)
+    space = gym.make("TwoRoomsSwitchSmall-v0").observation_space
+    places = np.arange(n_steps * n_walkers)
+    states = LearnedStates(space, 2_000, n_updates=500, batch_size=128)
+    ids = states.learn(pictures, places, actions.ravel(), places + n_walkers, n_actions=5)
+    purity, completeness = purity_and_completeness(ids, truth.ravel())
+    assert purity > 0.99
+    assert completeness > 0.95
