@@ -63,6 +63,8 @@ setup(
     package_data={"gym_twoRooms": ["py.typed"], "sb3_manygoals": ["py.typed", "pretrained/*.npz"]},
     python_requires=">=3.10",
     install_requires=[
+        # Stable-Baselines3 brings it anyway.
+        "cloudpickle>=2.2",
         # torch brings it anyway.
         "filelock>=3.12",
         "gymnasium>=1.1,<2.0",

@@ -28,6 +28,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import torch as th
 
@@ -150,22 +151,90 @@ def _has_no_state(value: Any) -> bool:
 
 def identity_of(function: Any) -> list[Any]:
     """
-    Return which function it is: its name, and what tells lambdas apart.
+    Return which function it is: its name, and what tells lambdas and partials apart. Of the
+    arguments of a partial, those that may change count by their type only. So do the attributes of
+    an object, and the variables of a closure do not count.
 
-    :param function: a function of any kind
+    :param function: a function of any kind, or an object that can be called
     :return: plain data that equals that of the same function in another process
     """
+    if isinstance(function, UnsavedFunction):
+        return function.identity
     if isinstance(function, functools.partial):
-        return [f"a partial of {identity_of(function.func)[0]}", identity_of(function.func)]
-    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+        named = sorted(function.keywords.items())
+        return [
+            f"a partial of {identity_of(function.func)[0]}",
+            identity_of(function.func),
+            [_identity_of_argument(value) for value in function.args],
+            [[name, _identity_of_argument(value)] for name, value in named],
+        ]
     code = getattr(function, "__code__", None)
     if code is None and hasattr(function, "__wrapped__"):
         # An object that stands for another function.
         return [type(function).__qualname__, identity_of(function.__wrapped__)]
+    if code is None and not hasattr(function, "__name__"):
+        return [f"an object of {_name_of(type(function))}"]
     if code is None:
-        return [name or type(function).__qualname__]
+        return [_name_of(function)]
+    name = _name_of(function)
     constants = [one for one in code.co_consts if is_immutable(one)]
     return [name, list(code.co_freevars), list(code.co_names), constants]
+
+
+def _name_of(function: Any) -> str:
+    """Return the module and the name of a function or a class."""
+    name = getattr(function, "__qualname__", None) or function.__name__
+    return f"{getattr(function, '__module__', None) or ''}.{name}"
+
+
+def _identity_of_argument(value: Any) -> list[Any]:
+    """Return what tells an argument of a partial from others, as plain data."""
+    if is_immutable(value):
+        return ["is", value]
+    if callable(value):
+        return ["calls", identity_of(value)]
+    return ["is of", _name_of(type(value))]
+
+
+class UnsavedFunction:
+    """
+    Stands for a function that could not be saved with its model.
+
+    :param function: the function
+    :param argument: the name of the argument that it was, for the message
+    """
+
+    def __init__(self, function: Any, argument: str) -> None:
+        self.argument = argument
+        self.identity = identity_of(function)
+        """What :func:`identity_of` returns for the function."""
+
+    def __call__(self, *args: Any) -> Any:
+        """
+        Raise an error.
+
+        :param args: not used
+        :raises ValueError: always
+        """
+        raise ValueError(
+            f"{self.argument} was not saved with the model, because {self.identity[0]} cannot be "
+            "pickled: load the model with an environment whose goal wrapper has this "
+            f"{self.argument}"
+        )
+
+
+def can_be_pickled(function: Any) -> bool:
+    """
+    Return whether a function can be saved, as SB3 does it: lambdas and closures can.
+
+    :param function: any object
+    """
+    try:
+        cloudpickle.dumps(function)
+    except Exception:
+        # What is in a closure may raise anything.
+        return False
+    return True
 
 
 @dataclasses.dataclass

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from sb3_manygoals.checkpoint.functions import identity_of
+from sb3_manygoals.checkpoint.functions import UnsavedFunction, identity_of
 from sb3_manygoals.goals.sources import EnvReached
 from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical
 from sb3_manygoals.validation import check_number
@@ -95,9 +95,11 @@ class Achievement:
     @property
     def is_bound(self) -> bool:
         """
-        Whether it can say which goals are reached. Not if it asks a GoalEnv, and was loaded without
-        one.
+        Whether it can say which goals are reached. Not if it was loaded without the GoalEnv that it
+        asks, or without its function, which could not be saved.
         """
+        if isinstance(self.reached, UnsavedFunction):
+            return False
         return not isinstance(self.reached, EnvReached) or self.reached.is_bound
 
     def ask(self, reached: float | Reached | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import warnings
@@ -239,6 +240,16 @@ class GoalBuffer:
         return AchievedGoals(
             self.states, self._held_out, self.capacity, self.achievement, self._goal_list
         )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GoalBuffer:
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        for function in (self.state_key, self.achievement.goal, self.achievement.reached):
+            # Copies share functions, which may refer to what cannot be copied.
+            memo[id(function)] = function
+        for name, value in vars(self).items():
+            vars(copied)[name] = copy.deepcopy(value, memo)
+        return copied
 
     def __len__(self) -> int:
         return len(self._known)

@@ -83,6 +83,10 @@ class ObservationSource:
         if not self.is_goal_env:
             return None
         assert isinstance(self.observation_space, spaces.Dict)
+        if "desired_goal" not in observation:
+            raise ValueError(
+                f"the observation must have {list(_GOAL_ENV_KEYS)}, got no 'desired_goal'"
+            )
         # Goals are compared with what was achieved, so they have its dtype.
         space = self.observation_space["achieved_goal"]
         # A copy, because environments may move their goal.
@@ -228,16 +232,17 @@ class EnvReached:
             raise ValueError(
                 "the environment has dense rewards, which do not say when a goal is reached: "
                 f"compute_reward gave {len(np.unique(rewards))} different ones for {len(rewards)} "
-                "pairs. Make it with sparse rewards, or give reached"
+                "pairs. Make it with sparse rewards, or give reached, a distance or a function"
             )
         if why_none is not None:
             raise ValueError(
                 "the environment does not say when a goal is reached: its compute_reward raised "
-                f"{why_none!r}. Give reached"
+                f"{why_none!r}. Give reached, a distance or a function"
             ) from why_none
         raise ValueError(
             "the environment does not say when a goal is reached: compute_reward does not tell a "
-            "goal that is reached from others, and compute_terminated neither. Give reached"
+            "goal that is reached from others, and compute_terminated neither. Give reached, a "
+            "distance or a function"
         )
 
     def _tried(
@@ -246,7 +251,7 @@ class EnvReached:
         """Return what a method says of pairs, None if there is no such method, and its error."""
         try:
             return self._one_by_one(method, left, right), None
-        except (AttributeError, NotImplementedError):
+        except (_NoMethodError, NotImplementedError):
             return None, None
         except WorkerDied:
             raise
@@ -343,14 +348,26 @@ def caller_of(env: gym.Env[Any, Any] | VecEnv) -> CallEnv:
 
     :param env: an environment, or a VecEnv, whose first environment answers
     """
-    if not isinstance(env, VecEnv):
-        return lambda name, *args: env.get_wrapper_attr(name)(*args)
 
     def call(name: str, *args: Any) -> Any:
+        if not isinstance(env, VecEnv):
+            if not env.has_wrapper_attr(name):
+                raise _NoMethodError(name)
+            return env.get_wrapper_attr(name)(*args)
         # An error would end the process of an environment of a SubprocVecEnv.
         if isinstance(env.unwrapped, SubprocVecEnv) and not env.has_attr(name):
-            raise AttributeError(f"the environments have no method {name}")
-        with workers(env):
-            return env.env_method(name, *args, indices=[0])[0]
+            raise _NoMethodError(name)
+        try:
+            with workers(env):
+                return env.env_method(name, *args, indices=[0])[0]
+        except AttributeError as error:
+            # The method itself may have raised it.
+            if env.has_attr(name):
+                raise
+            raise _NoMethodError(name) from error
 
     return call
+
+
+class _NoMethodError(AttributeError):
+    """Raised if an environment does not have a method."""

@@ -177,6 +177,8 @@ class GoalTracker:
         """Steps since each environment was reset, shape ``(n_envs,)``."""
         self.n_moves = 0
         """Steps and starts so far, by which a learner sees whether it missed some."""
+        # Whether there are goals in pursuit.
+        self._has_begun = False
         self._warned_of_unknown_goal = False
 
     def make_selector(self) -> GoalSelector:
@@ -211,7 +213,7 @@ class GoalTracker:
             # The selector that there was may be another model's, whose goals have not changed.
             self.selector = self.make_selector()
             self.forget_ids()
-        self.desired_ids = goal_buffer.ids(self.desired_goals)
+        self._find_desired_ids()
 
     def forget_ids(self) -> None:
         """
@@ -222,7 +224,13 @@ class GoalTracker:
         self.selector.forget()
         self.starts = Starts()
         self.state_ids = np.full(self.n_envs, UNKNOWN, dtype=np.int64)
-        self.desired_ids = self._goal_buffer.ids(self.desired_goals)
+        self._find_desired_ids()
+
+    def _find_desired_ids(self) -> None:
+        """Find the ids of the goals in pursuit."""
+        # Before the first episodes they are zeros, which a function of the user's may not take.
+        if self._has_begun:
+            self.desired_ids = self._goal_buffer.ids(self.desired_goals)
 
     def seed(self, seed: int | None) -> None:
         """
@@ -358,6 +366,7 @@ class GoalTracker:
             )
         self.desired_goals[rows] = goal
         self.desired_ids[rows] = ids
+        self._has_begun = True
         self.steps[rows] = 0
         was_reset = np.broadcast_to(world_was_reset, len(rows))
         self.starts.observe(current_ids[was_reset])
@@ -573,6 +582,7 @@ class GoalTracker:
         check_same("goal episodes", state["settings"], self._settings())
         for name in _ARRAYS_OF_EPISODES:
             setattr(self, name, state["arrays"][name].copy())
+        self._has_begun = True
         self.rng = copy.deepcopy(state["rng"])
         self.starts.set_checkpoint_state(state["starts"])
         self.selector.set_checkpoint_state(state["selector"])

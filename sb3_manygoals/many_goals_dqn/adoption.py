@@ -10,6 +10,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_manygoals.checkpoint.functions import UnsavedFunction, identity_of
 from sb3_manygoals.goals import GoalBuffer, GoalSelector
 from sb3_manygoals.goals.buffer import KINDS_OF_GOALS
 from sb3_manygoals.goals.tracker import GoalTracker
@@ -83,6 +84,7 @@ class AdoptionMixin(ModelPart):
         if theirs is ours or model.goals_in_replay:
             return theirs
         is_filled = len(theirs) > 0 or theirs.has_held_out
+        self._take_unsaved_functions(theirs)
         if ours is not None or model.goal_config is not None:
             self._check_kind(theirs, is_filled)
         if ours is not None:
@@ -100,6 +102,17 @@ class AdoptionMixin(ModelPart):
             theirs.check_held_out(model.goal_config["held_out"])
             return theirs
         return self._known_goals(theirs.capacity)
+
+    def _take_unsaved_functions(self, theirs: GoalBuffer) -> None:
+        """Take functions that could not be saved with the model from an environment's goals."""
+        config = self._model.goal_config
+        if config is None:
+            return
+        for name, value in theirs.config.items():
+            saved = config[name]
+            if isinstance(saved, UnsavedFunction) and callable(value):
+                if identity_of(value) == saved.identity:
+                    config[name] = value
 
     def _check_kind(self, theirs: GoalBuffer, is_filled: bool) -> None:
         """

@@ -17,7 +17,7 @@ from sb3_manygoals.action_masks import check_action_masks
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.spaces import check_goal_obs, check_one_hot
 from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan, TransitionModel
-from sb3_manygoals.many_goals_dqn.task_policy import planned_actions
+from sb3_manygoals.many_goals_dqn.task_policy import planned_actions, save_policy
 from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.packing import as_packed
@@ -165,6 +165,21 @@ class GoalPolicy(BasePolicy):
             )
         check_one_hot(self.observation_space, np.asarray(observation), "observation")
         return observation
+
+    def save(self, path: Any) -> None:
+        """
+        Save the policy for :meth:`load`.
+
+        :param path: path of the file, or an open file
+        :raises TypeError: if ``state_key``, ``goal`` or ``reached`` cannot be pickled
+        """
+        achievement = self.goal_buffer.achievement
+        functions = {
+            "state_key": self.goal_buffer.state_key,
+            "goal": achievement.goal,
+            "reached": achievement.reached,
+        }
+        save_policy(self, path, functions)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         """Return what a saved policy is built with."""

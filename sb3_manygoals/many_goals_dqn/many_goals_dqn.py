@@ -338,7 +338,11 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self._check_target_network(tau, target_update_interval)
         # The settings are saved with the model. Goals are saved elsewhere.
         settings.pop("goal_buffer", None)
-        self.goal_wrapper_kwargs = copy.deepcopy(settings)
+        self.goal_wrapper_kwargs = {
+            # Functions are not copied: they may refer to what cannot be.
+            name: value if name in KINDS_OF_GOALS else copy.deepcopy(value)
+            for name, value in settings.items()
+        }
         self._init_own_attributes()
         if _init_setup_model:
             self._setup_model()

@@ -7,6 +7,8 @@ import os
 import pathlib
 import pickle
 import tempfile
+import warnings
+from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -14,9 +16,10 @@ import torch as th
 from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.type_aliases import GymEnv
 
+from sb3_manygoals.checkpoint.functions import UnsavedFunction, can_be_pickled
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.checkpoint.tree import CheckpointError
-from sb3_manygoals.goals.buffer import GoalBuffer
+from sb3_manygoals.goals.buffer import KINDS_OF_GOALS, GoalBuffer
 from sb3_manygoals.goals.files import read_npz, write_npz
 from sb3_manygoals.many_goals_dqn.part import ModelPart
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
@@ -277,6 +280,45 @@ class SavingMixin(ModelPart):
             self.save(staging / _FILES["model"])
             for path in staging.iterdir():
                 path.replace(folder / path.name)
+
+    def save(
+        self,
+        path: str | pathlib.Path | io.BufferedIOBase,
+        exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
+    ) -> None:
+        """
+        Save the networks and the settings, as SB3 does. A function of the goals that cannot be
+        pickled, such as one that refers to a lock or a window, is saved by its name, with a
+        warning. To learn on, load the model with an environment whose goal wrapper has it.
+
+        :param path: path of the file, or an open file
+        :param exclude: names of attributes that are not saved besides those that never are
+        :param include: names of attributes that are saved though they are not by default
+        """
+        attributes = vars(self._model)
+        names = ("goal_config", "goal_wrapper_kwargs")
+        kept = {name: attributes[name] for name in names}
+        functions = {**kept["goal_wrapper_kwargs"], **(kept["goal_config"] or {})}
+        unsaved = {
+            name: UnsavedFunction(functions[name], name)
+            for name in KINDS_OF_GOALS
+            if callable(functions.get(name)) and not can_be_pickled(functions[name])
+        }
+        for name, function in unsaved.items():
+            warnings.warn(
+                f"{name} cannot be pickled, so only its name is saved: {function.identity[0]}. "
+                f"Load the model with an environment whose goal wrapper has this {name}",
+                stacklevel=2,
+            )
+        for name, settings in kept.items():
+            if settings is not None:
+                own = {key: value for key, value in unsaved.items() if key in settings}
+                attributes[name] = {**settings, **own}
+        try:
+            super().save(path, exclude, include)
+        finally:
+            attributes.update(kept)
 
     @classmethod
     def load(

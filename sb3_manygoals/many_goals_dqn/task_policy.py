@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import cloudpickle
 import numpy as np
 import torch as th
 from gymnasium import spaces
@@ -17,6 +18,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_manygoals.action_masks import check_action_masks
+from sb3_manygoals.checkpoint.functions import can_be_pickled, identity_of
 from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.goals.spaces import check_one_hot
 from sb3_manygoals.many_goals_dqn.planning import TransitionModel
@@ -199,6 +201,16 @@ class TaskPolicy(BasePolicy):
             is_told &= allowed[np.arange(len(ids)), planned]
         actions[is_told] = planned[is_told]
 
+    def save(self, path: Any) -> None:
+        """
+        Save the policy for :meth:`load`.
+
+        :param path: path of the file, or an open file
+        :raises TypeError: if ``state_key`` cannot be pickled
+        """
+        states = None if self.table is None else self.table.states
+        save_policy(self, path, {"state_key": getattr(states, "state_key", None)})
+
     def _get_constructor_parameters(self) -> dict[str, Any]:
         """Return what a saved policy is built with."""
         names = (
@@ -212,6 +224,28 @@ class TaskPolicy(BasePolicy):
             "table",
         )
         return {name: getattr(self, name) for name in names}
+
+
+def save_policy(policy: BasePolicy, path: Any, functions: dict[str, Any]) -> None:
+    """
+    Write a policy as SB3 does, and its functions as SB3 writes those of a model: lambdas and
+    closures can be saved, too.
+
+    :param policy: the policy
+    :param path: path of the file, or an open file
+    :param functions: the functions that it has, by the names of the arguments that they were. None
+        of those that it does not have
+    :raises TypeError: if one of them cannot be pickled. Then nothing is written
+    """
+    for name, function in functions.items():
+        if callable(function) and not can_be_pickled(function):
+            raise TypeError(
+                f"the policy cannot be saved, because {name} cannot be pickled: "
+                f"{identity_of(function)[0]}. Let it refer to nothing that cannot be, such as a "
+                "lock or a window"
+            )
+    parts = {"state_dict": policy.state_dict(), "data": policy._get_constructor_parameters()}
+    th.save(parts, path, pickle_module=cloudpickle)
 
 
 def _power(gamma: float, trained_gamma: float) -> float:

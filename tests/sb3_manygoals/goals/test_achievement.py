@@ -1,6 +1,7 @@
 """Goals that are what observations achieve, and sets of states that achieve them."""
 
 import copy
+import functools
 import math
 import pickle
 import re
@@ -12,6 +13,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.achievement import Achievement, ranges
 
@@ -277,6 +279,53 @@ def test_the_space_of_goals_is_that_of_what_the_function_returns(space, goal, ex
     assert buffer.add(observation[None]).tolist() == [0]
     assert buffer.observations.tolist() == [example]
     assert buffer.achieved(observation[None]).dtype == expected.dtype
+
+
+def shifted(observation, by=0, sizes=None, before=None):
+    """Return the first number, and what was added to it."""
+    return observation[0] + by
+
+
+class Halved:
+    """The first number, halved."""
+
+    def __call__(self, observation):
+        return observation[0] // 2
+
+
+class Doubled:
+    """The first number, doubled."""
+
+    def __call__(self, observation):
+        return observation[0] * 2
+
+
+def partial(*args, **kwargs):
+    return functools.partial(shifted, *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (partial(by=1), partial(by=2)),
+        (partial(by=1), partial()),
+        (partial(by=1), shifted),
+        (partial(sizes=(1, 2)), partial(sizes=(1, 3))),
+        (partial(before=abs), partial(before=round)),
+        (partial(before=partial(by=1)), partial(before=partial(by=2))),
+        (partial(sizes=np.ones(2)), partial(sizes=None)),
+        (Halved(), Doubled()),
+        (np.max, np.min),
+    ],
+)
+def test_partials_with_other_arguments_and_other_objects_are_other_functions(left, right):
+    space = spaces.Box(-50, 50, (1,), np.int64)
+    buffer = GoalBuffer(GRID, 10, goal=left, goal_space=space)
+    other = GoalBuffer(GRID, 10, goal=right, goal_space=space)
+    with pytest.raises(CheckpointError, match="goal"):
+        other.set_checkpoint_state(buffer.get_checkpoint_state())
+    same = GoalBuffer(GRID, 10, goal=pickle.loads(pickle.dumps(left)), goal_space=space)
+    same.set_checkpoint_state(buffer.get_checkpoint_state())
 
 
 def test_random_numbers_of_the_users_space_are_not_drawn():

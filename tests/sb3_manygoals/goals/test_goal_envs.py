@@ -96,6 +96,34 @@ def test_an_environment_that_does_not_say_it_is_refused(world, message):
     assert env.step(RIGHT)[2]
 
 
+@pytest.mark.parametrize("vector", [False, True])
+def test_an_attribute_that_a_method_lacks_is_no_missing_method(vector):
+    class Lacks(Track):
+        """Its rewards need what a reset should have set."""
+
+        def compute_reward(self, achieved, desired, info):
+            return self.tolerance
+
+    message = (
+        r"compute_reward raised AttributeError\(.*'tolerance'.*Give reached, a distance or a f"
+    )
+    with pytest.raises(ValueError, match=message):
+        VecGoalBufferWrapper(DummyVecEnv([Lacks])) if vector else GoalBufferWrapper(Lacks())
+
+
+def test_an_observation_without_a_goal_is_refused():
+    class Forgets(Sparse):
+        """It shows no goal, though its space has one."""
+
+        def observation(self):
+            seen = super().observation()
+            del seen["desired_goal"]
+            return seen
+
+    with pytest.raises(ValueError, match=r"the observation must have .*, got no 'desired_goal'"):
+        GoalBufferWrapper(Forgets()).reset()
+
+
 def test_what_the_user_says_wins():
     env = GoalBufferWrapper(Sparse(ends=False), reached=lambda got, goal: (got == goal)[:, 0])
     env.reset(options={"cell": 0, "own": 1.125})

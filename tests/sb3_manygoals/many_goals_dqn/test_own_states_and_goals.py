@@ -3,6 +3,8 @@
 import copy
 import functools
 import re
+import threading
+import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -16,11 +18,11 @@ from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, TabularAl
 from sb3_manygoals.goals import UNKNOWN, LearningProgressSelector, VecGoalBufferWrapper
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from tests.sb3_manygoals.many_goals_dqn.models import SMALL, make_model, parameters
-from tests.sb3_manygoals.worlds import Dusty, NumberedCorridor, cell_of, pair_of
+from tests.sb3_manygoals.worlds import Corridor, Dusty, NumberedCorridor, cell_of, pair_of
 
 PAIRS = spaces.Discrete(3)
 KINDS = {
-    "keys": {"state_key": cell_of},
+    "keys": {"state_key": lambda seen: int(seen[0])},
     "keys and pairs": {"state_key": cell_of, "goal": pair_of, "goal_space": PAIRS},
     "keys, cells at a distance": {
         "state_key": cell_of,
@@ -465,3 +467,105 @@ def test_a_model_pursues_only_the_goals_of_a_list(tmp_path):
     loaded = ManyGoalsDQN.load_all(tmp_path, Dusty())
     loaded.learn(50, reset_num_timesteps=False)
     assert loaded.goal_buffer.observations.tolist() == [2]
+
+
+class Locked:
+    """
+    A function that cannot be pickled nor copied, as one that has a window.
+
+    :param function: the function
+    """
+
+    def __init__(self, function):
+        self.function = function
+        self.lock = threading.Lock()
+
+    def __call__(self, *args):
+        with self.lock:
+            return self.function(*args)
+
+
+def far(left, right):
+    """Return which dusty observations show cells of one pair."""
+    return left[:, 0] // 2 == right[:, 0] // 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"state_key": Locked(cell_of)}, ["state_key"]),
+        ({"state_key": Locked(cell_of), "reached": Locked(far)}, ["state_key", "reached"]),
+        ({"state_key": cell_of, "goal": Locked(pair_of), "goal_space": PAIRS}, ["goal"]),
+    ],
+)
+def test_of_functions_that_cannot_be_pickled_the_name_is_saved(settings, names, tmp_path):
+    model = make_model(Dusty(), goal_wrapper_kwargs=settings, learning_starts=60).learn(80)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.save(tmp_path / "model")
+    assert [str(one.message).split()[0] for one in caught] == names
+    assert "only its name is saved: an object of tests." in str(caught[0].message)
+    # The model itself keeps them.
+    assert (
+        model.learn(20, reset_num_timesteps=False).goal_wrapper_kwargs[names[0]]
+        is (settings[names[0]])
+    )
+    model.save_world(tmp_path / "world")
+    obs = obs_towards(model, 1, 4)
+    expected = model.predict(obs, deterministic=True)[0]
+    assert ManyGoalsDQN.load(tmp_path / "model").predict(obs)[0] in range(3)
+    with pytest.raises(ValueError, match=rf"({'|'.join(names)}) was not saved .* an environment"):
+        ManyGoalsDQN.load(tmp_path / "model", Dusty()).learn(20)
+    loaded = ManyGoalsDQN.load(tmp_path / "model", GoalBufferWrapper(Dusty(), **settings))
+    loaded.load_world(tmp_path / "world")
+    np.testing.assert_array_equal(loaded.goal_buffer.observations, model.goal_buffer.observations)
+    loaded.set_parameters(model.get_parameters())
+    assert loaded.predict(obs, deterministic=True)[0] == expected
+    loaded.learn(20, reset_num_timesteps=False)
+    with pytest.raises(ValueError, match=f"env's goal wrapper has another {names[0]}"):
+        ManyGoalsDQN.load(
+            tmp_path / "model",
+            GoalBufferWrapper(Dusty(), **{**settings, names[0]: lambda *seen: 0}),
+        )
+
+
+@pytest.mark.parametrize("kind", KEYED)
+def test_policies_with_lambdas_are_saved(learned, kind, tmp_path):
+    model = learned(kind)
+    seen = np.array([observation(cell) for cell in range(6)])
+    goals = model.goal_buffer
+    for policy in (
+        model.goal_policy(goals[0]),
+        model.task_policy(np.eye(len(goals))[0], planned=True),
+    ):
+        policy.save(tmp_path / "policy.pt")
+        loaded = type(policy).load(tmp_path / "policy.pt")
+        np.testing.assert_array_equal(loaded.predict(seen)[0], policy.predict(seen)[0])
+
+
+def test_policies_whose_functions_cannot_be_pickled_say_so(tmp_path):
+    settings = {"state_key": Locked(cell_of)}
+    kwargs = {"goal_wrapper_kwargs": settings, "target_class": PlannedTargets}
+    model = make_model(Dusty(), **kwargs, learning_starts=60).learn(80)
+    for policy in (
+        model.goal_policy.__func__,
+        lambda one: one.task_policy(np.ones(len(one.goal_buffer))),
+    ):
+        with pytest.raises(TypeError, match=r"because state_key cannot be pickled: an object of"):
+            policy(model).save(tmp_path / "policy.pt")
+    assert not (tmp_path / "policy.pt").exists()
+
+
+def test_functions_see_only_what_environments_show(tmp_path):
+    """An array of zeros is no observation: there is no cell in a picture without the agent."""
+
+    def cell(seen):
+        return int(np.flatnonzero(seen)[0])
+
+    kwargs = {"goal_wrapper_kwargs": {"state_key": cell}, "learning_starts": 60}
+    model = make_model(Corridor(), **kwargs).learn(80)
+    model.set_env(Corridor())
+    model.save_all(tmp_path)
+    loaded = ManyGoalsDQN.load_all(tmp_path, Corridor())
+    loaded.learn(20, reset_num_timesteps=False)
+    assert len(loaded.goal_buffer.states) == 6
