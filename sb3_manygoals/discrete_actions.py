@@ -27,7 +27,8 @@ class DiscreteActions(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstruc
     """
     Offers n actions of an environment, numbered from 0, to learners that need few actions. The
     environment's own actions may be of any space: Box, MultiDiscrete, MultiBinary, a Discrete that
-    does not start at 0, or others.
+    does not start at 0, or others. If those are Discrete, ``info["action_mask"]`` and
+    ``action_masks()`` become those of the actions that are offered.
 
     :param env: an environment. In a VecEnv, wrap each one:
         ``make_vec_env(id, n_envs, wrapper_class=DiscreteActions, wrapper_kwargs={"actions": ...})``
@@ -55,6 +56,60 @@ class DiscreteActions(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstruc
         own = [_own_action(action, number, space) for number, action in enumerate(actions)]
         self.actions = np.stack(own) if isinstance(space, _ARRAY_SPACES) else own
         self.action_space = spaces.Discrete(len(actions))
+        if isinstance(space, spaces.Discrete) and env.has_wrapper_attr("action_masks"):
+            # Only then, because sb3-contrib takes the method as a sign that there are masks.
+            self.action_masks = self._action_masks
+
+    def _action_masks(self) -> NDArray[Any]:
+        """Return which of the actions that are offered are allowed, shape ``(n,)``."""
+        return self._masks_of_offered(self.env.get_wrapper_attr("action_masks")())
+
+    def _masks_of_offered(self, masks: Any) -> NDArray[Any]:
+        """Return the masks of the actions that are offered, given those of the environment."""
+        space = self.env.action_space
+        assert isinstance(space, spaces.Discrete)
+        assert isinstance(self.actions, np.ndarray)
+        own = np.asarray(masks)
+        if own.shape != (space.n,):
+            raise ValueError(
+                f"an action mask of env must be of shape ({space.n},), one entry for each of its "
+                f"actions, got {own.shape}"
+            )
+        return np.asarray(own[self.actions - space.start])
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """
+        Reset the environment.
+
+        :param seed: seed of the environment
+        :param options: options of the environment
+        :return: the first observation, and its info
+        :raises ValueError: if the info has an action mask of another shape than the environment's
+            Discrete actions
+        """
+        observation, info = self.env.reset(seed=seed, options=options)
+        return observation, self._with_masks(info)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """
+        Make a step of the environment.
+
+        :param action: the number of an action, an integer of shape () or (1,)
+        :return: the observation, the reward, whether the episode has terminated, whether it was
+            truncated, and the info
+        :raises ValueError: if there is no such number, or the info has an action mask of another
+            shape than the environment's Discrete actions
+        """
+        observation, reward, terminated, truncated, info = self.env.step(self.action(action))
+        return observation, reward, terminated, truncated, self._with_masks(info)
+
+    def _with_masks(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return an info whose action mask, if there is one, is that of the actions offered."""
+        if "action_mask" not in info or not isinstance(self.env.action_space, spaces.Discrete):
+            return info
+        return {**info, "action_mask": self._masks_of_offered(info["action_mask"])}
 
     @classmethod
     def grid(

@@ -18,7 +18,9 @@ from sb3_manygoals import errors
 from sb3_manygoals.action_masks import random_allowed
 from sb3_manygoals.goals.buffer import KINDS_OF_GOALS, GoalBuffer
 from sb3_manygoals.goals.moved_worlds import refuse_evaluation, worlds_of
+from sb3_manygoals.goals.packed_vector_env import as_arrays
 from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical
+from sb3_manygoals.packing import as_packed, unpacked
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.terminal_watch import TerminalWatch
 from sb3_manygoals.validation import check_count, check_number, how_to_offer_actions
@@ -44,10 +46,10 @@ class GoalReacher(Protocol):
         """
 
 
-Ceiling = Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]
+Ceiling = Callable[[Any, Any], NDArray[np.float64]]
 """
-A function of n starts, which are observations, and of n goals. It returns for each pair the best
-probability of getting there, shape (n,).
+A function of n starts, which are observations, and of n goals, dicts of arrays in a Dict world. It
+returns for each pair the best probability of getting there, shape (n,).
 """
 
 
@@ -105,7 +107,7 @@ class MasteryResult:
 def evaluate_mastery(
     model: GoalReacher,
     env: VectorEnv[Any, Any, Any],
-    goals: NDArray[Any],
+    goals: NDArray[Any] | dict[str, NDArray[Any]],
     max_steps: int = 200,
     epsilon: float = 0.0,
     episodes_per_goal: int = 1,
@@ -124,10 +126,11 @@ def evaluate_mastery(
     which the environment ends before the goal is reached has failed.
 
     :param model: model that acts towards goals; it is asked for deterministic actions
-    :param env: vector environment without goals, with array observations and discrete actions, in
-        any autoreset mode
+    :param env: vector environment without goals, with arrays or Dicts of arrays as observations and
+        discrete actions, in any autoreset mode
     :param goals: observations to reach, shape (n_goals, *observation_space.shape). Where goals are
-        of another space, elements of that, shape (n_goals, *goal_space.shape)
+        of another space, elements of that, shape (n_goals, *goal_space.shape). In a Dict world,
+        packed observations, such as ``model.goal_buffer.observations``, or a dict of their parts
     :param max_steps: number of steps in which a goal must be reached; the paper allows 200
     :param epsilon: probability of a random action instead of the model's. Greedy policies circle
         for ever where they are wrong
@@ -148,11 +151,12 @@ def evaluate_mastery(
         a goal is reached by the same observation, byte for byte. If the model has learned states,
         a goal is reached by an observation that it takes for the same state, and a warning says so
     :return: rate, interval, and the outcome of each episode
-    :raises TypeError: if ``env`` is no vector environment, its observations cannot be goals, or
-        ``goal_buffer`` is no GoalBuffer
+    :raises TypeError: if ``env`` is no vector environment, its observations cannot be goals, its
+        environments are GoalEnvs, or ``goal_buffer`` is no GoalBuffer
     :raises ValueError: if goals, env, a reward, a number or the values of ``ceiling`` do not fit,
         ``goal_buffer`` is for other observations, or there are no action masks
     """
+    env = as_arrays(env)
     known = _known_goals(model)
     rules = _rules(model, env, goal_buffer)
     goals, n_actions = _check(env, goals, known, rules)
@@ -217,7 +221,8 @@ def evaluate_mastery(
     steps = steps.reshape(len(goals), episodes_per_goal)
     if ceiling is None:
         return _result(steps, None, seed)
-    best = ceiling(starts, goals[episode_goals])
+    goal_space = space if rules.goal_buffer is None else rules.goal_buffer.goal_space
+    best = ceiling(unpacked(starts, space), unpacked(goals[episode_goals], goal_space))
     if len(best) != n_episodes or not (np.all(best >= 0.0) and np.all(best <= 1.0 + 1e-9)):
         raise ValueError(
             f"ceiling must give {n_episodes} probabilities, one for each episode, got "
@@ -310,8 +315,9 @@ def _rules(model: Any, env: Any, goal_buffer: GoalBuffer | None) -> _Rules:
     # Where no observation recurs, those of one learned state reach each other.
     says_nothing &= not (isinstance(found.states, LearnedStates) and found.states.is_known)
     if found.observation_space != space and (goal_buffer is not None or not says_nothing):
+        whose = "goal_buffer" if goal_buffer is not None else "the model's goal_buffer"
         raise ValueError(
-            f"goal_buffer is for observations of {found.observation_space}, env has {space}"
+            f"{whose} is for observations of {found.observation_space}, env has {space}"
         )
     return _Rules(None if says_nothing else found)
 
@@ -404,7 +410,7 @@ def _result(
 
 
 def _check(
-    env: VectorEnv[Any, Any, Any], goals: NDArray[Any], known: GoalBuffer | None, rules: _Rules
+    env: VectorEnv[Any, Any, Any], goals: Any, known: GoalBuffer | None, rules: _Rules
 ) -> tuple[NDArray[Any], int]:
     """Return the goals as an array and the number of actions, or raise an error."""
     if not isinstance(env, VectorEnv):
@@ -414,8 +420,8 @@ def _check(
         )
     space = env.single_observation_space
     check_goal_space(space)
-    goals = np.asarray(goals)
     goal_space = space if rules.goal_buffer is None else rules.goal_buffer.goal_space
+    goals = np.asarray(as_packed(goals, goal_space))
     fits = goals.ndim > 0 and len(goals) > 0 and goals.shape[1:] == goal_space.shape
     if not fits or goals.dtype != goal_space.dtype:
         raise ValueError(
@@ -448,10 +454,11 @@ class MasteryCallback(BaseCallback):
     taken before training and one after. A model that learns under action masks is measured under
     them. At the end of training the callback warns of goals that the model has not met.
 
-    :param env: vector environment without goals, with array observations and discrete actions, in
-        any autoreset mode; the model must not learn in it
+    :param env: vector environment without goals, with arrays or Dicts of arrays as observations and
+        discrete actions, in any autoreset mode; the model must not learn in it
     :param goals: observations to reach, shape (n_goals, *observation_space.shape). Where goals are
-        of another space, elements of that, shape (n_goals, *goal_space.shape)
+        of another space, elements of that, shape (n_goals, *goal_space.shape). In a Dict world,
+        packed observations, such as ``model.goal_buffer.observations``, or a dict of their parts
     :param eval_freq: number of environment steps between measurements
     :param max_steps: number of steps in which a goal must be reached; the paper allows 200
     :param epsilon: probability of a random action in the second of the two measures
@@ -464,7 +471,7 @@ class MasteryCallback(BaseCallback):
         ``state_key``, ``goal`` and ``reached``. None: that of the model, if it has one; else
         a goal is reached by the same observation, byte for byte
     :raises TypeError: when training begins, if ``env`` is no vector environment, its observations
-        cannot be goals, or ``goal_buffer`` is no GoalBuffer
+        cannot be goals, its environments are GoalEnvs, or ``goal_buffer`` is no GoalBuffer
     :raises ValueError: if ``eval_freq`` or ``env_seeds`` do not fit; when training begins, if
         another argument does not fit or the model learns in ``env``
     :ivar training_seconds: time of training so far, without the measurements, in seconds
@@ -473,7 +480,7 @@ class MasteryCallback(BaseCallback):
     def __init__(
         self,
         env: VectorEnv[Any, Any, Any],
-        goals: NDArray[Any],
+        goals: NDArray[Any] | dict[str, NDArray[Any]],
         eval_freq: int,
         max_steps: int = 200,
         epsilon: float = 0.1,
@@ -522,8 +529,10 @@ class MasteryCallback(BaseCallback):
         return self.training_seconds + max(time.perf_counter() - self._clock_started, 0.0)
 
     def _init_callback(self) -> None:
-        rules = _rules(self.model, self.env, self.goal_buffer)
-        _check(self.env, self.goals, _known_goals(self.model), rules)
+        # Packed only once, because a warning may say what is left out.
+        self._env = as_arrays(self.env)
+        rules = _rules(self.model, self._env, self.goal_buffer)
+        self._goals, _ = _check(self._env, self.goals, _known_goals(self.model), rules)
         if worlds_of(self.env) & worlds_of(self.training_env):
             refuse_evaluation(self)
 
@@ -546,7 +555,7 @@ class MasteryCallback(BaseCallback):
             self._measure()
         self.training_seconds = self._seconds_so_far()
         self._clock_started = np.inf
-        _warn_of_unmet(_known_goals(self.model), np.asarray(self.goals))
+        _warn_of_unmet(_known_goals(self.model), self._goals)
 
     def _measure(self) -> None:
         """Measure mastery while the clock stands, and tell the log and ``on_measure``."""
@@ -555,8 +564,8 @@ class MasteryCallback(BaseCallback):
         greedy, epsilon = (
             evaluate_mastery(
                 self.model,
-                self.env,
-                self.goals,
+                self._env,
+                self._goals,
                 self.max_steps,
                 probability,
                 seed=self.seed,

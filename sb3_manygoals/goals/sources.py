@@ -40,9 +40,7 @@ class ObservationSource:
 
     def __init__(self, observation_space: spaces.Space[Any]) -> None:
         self.observation_space = observation_space
-        self.is_goal_env = isinstance(observation_space, spaces.Dict) and (
-            set(_GOAL_ENV_KEYS) <= set(observation_space)
-        )
+        self.is_goal_env = self.sets_goals(observation_space)
         """Whether the environment sets goals, as Gymnasium-Robotics' GoalEnv does."""
         self.packed: PackedSpace | None = None
         """Space of packed observations. None: they are single arrays."""
@@ -51,6 +49,17 @@ class ObservationSource:
             self.packed = packed_parts(observation_space, leave_out=("desired_goal",))
         elif isinstance(observation_space, spaces.Dict):
             self.packed = packed_parts(observation_space)
+
+    @staticmethod
+    def sets_goals(observation_space: spaces.Space[Any]) -> bool:
+        """
+        Return whether observations are those of a GoalEnv.
+
+        :param observation_space: space of an environment's observations
+        """
+        if not isinstance(observation_space, spaces.Dict):
+            return False
+        return set(_GOAL_ENV_KEYS) <= set(observation_space)
 
     @property
     def space(self) -> spaces.Space[Any]:

@@ -168,7 +168,7 @@ class GoalPolicy(BasePolicy):
 
     def save(self, path: Any) -> None:
         """
-        Save the policy for :meth:`load`.
+        Save the policy for ``load``.
 
         :param path: path of the file, or an open file
         :raises TypeError: if ``state_key``, ``goal`` or ``reached`` cannot be pickled

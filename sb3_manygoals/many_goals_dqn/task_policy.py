@@ -203,7 +203,7 @@ class TaskPolicy(BasePolicy):
 
     def save(self, path: Any) -> None:
         """
-        Save the policy for :meth:`load`.
+        Save the policy for ``load``.
 
         :param path: path of the file, or an open file
         :raises TypeError: if ``state_key`` cannot be pickled

@@ -56,6 +56,54 @@ class Puck(gym.Env):
         return self.tile.copy(), 0.0, False, False, {}
 
 
+class Masked(Told):
+    """Allows action 11 only, of actions 10 to 13."""
+
+    def __init__(self):
+        super().__init__(spaces.Discrete(4, start=10))
+
+    def action_masks(self):
+        return np.array([False, True, False, False])
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], {"action_mask": self.action_masks().astype(np.int8)}
+
+    def step(self, action):
+        info = {"action_mask": self.action_masks().astype(np.int8)}
+        return *super().step(action)[:4], info
+
+
+def test_masks_are_those_of_the_actions_that_are_offered():
+    env = DiscreteActions(Masked(), [13, 11, 10, 12])
+    _, info = env.reset(seed=0)
+    assert info["action_mask"].tolist() == [0, 1, 0, 0]
+    assert env.step(1)[4]["action_mask"].tolist() == [0, 1, 0, 0]
+    assert env.unwrapped.action == 11
+    few = DiscreteActions(Masked(), [12, 13, 11])
+    assert few.reset()[1]["action_mask"].tolist() == [0, 0, 1]
+    # As sb3-contrib asks for masks in a VecEnv.
+    venv = make_vec_env(lambda: DiscreteActions(Masked(), [12, 11]), 2)
+    assert [masks.tolist() for masks in venv.env_method("action_masks")] == [[False, True]] * 2
+    # Its agents take no other action.
+    model = make_model(GoalBufferWrapper(few), action_masks=True, learning_starts=10)
+    taken = []
+    model.learn(30, lambda local, _: taken.extend(local["actions"].tolist()) is None)
+    assert set(taken) == {2}
+
+
+def test_masks_that_do_not_fit_the_environments_actions_are_refused():
+    class Wrong(Masked):
+        def action_masks(self):
+            return np.ones(3, np.bool_)
+
+    with pytest.raises(ValueError, match=r"must be of shape \(4,\), .*, got \(3,\)"):
+        DiscreteActions(Wrong(), [10, 11, 12]).reset()
+
+
+def test_without_masks_there_is_no_sign_of_them():
+    assert not hasattr(DiscreteActions(Told(spaces.Discrete(3)), [2, 0]), "action_masks")
+
+
 def told(wrapped):
     """Return what the environment is told by each number."""
     wrapped.reset()

@@ -9,6 +9,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gym_twoRooms import agent_cell
 from gym_twoRooms.oracle import mastery_ceiling
 from sb3_manygoals import GoalBuffer, ManyGoalsDQN, MasteryCallback, evaluate_mastery
+from sb3_manygoals.packing import PackedSpace
+from tests.sb3_manygoals.goal_worlds import Room, Sparse
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Always, Corridor, Dusty, cell_of, pair_of
 
@@ -240,3 +242,82 @@ def test_bad_input_is_refused(goals, goal_buffer, error, message):
     callback = MasteryCallback(dusty(2), goals, 50, goal_buffer=goal_buffer)
     with pytest.raises(error, match=message):
         make_model(Dusty()).learn(10, callback)
+
+
+class Turner:
+    """Turns the wheel of a room until it is where it shall be, then moves the lamp."""
+
+    def predict(self, observation, **_):
+        space = PackedSpace(Room().observation_space)
+        seen, wanted = (space.unpack(observation[k]) for k in ("observation", "desired_goal"))
+        return (seen["wheel"] == wanted["wheel"]).astype(np.int64), None
+
+
+class Starting(Room):
+    """A room in which the lamp is in the first place, and an episode takes five steps."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.wheel = 0
+        return self.observation_of(0, 0), {}
+
+    def step(self, action):
+        *outcome, _, info = super().step(action)
+        return *outcome, self.time == 5, info
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_observations_may_be_dicts(mode):
+    env = SyncVectorEnv([Starting] * 4, autoreset_mode=mode)
+    pairs = [(place, wheel) for place in range(3) for wheel in range(4)]
+    seen = [Room().observation_of(*pair) for pair in pairs]
+    goals = {key: np.stack([one[key] for one in seen]) for key in seen[0]}
+    asked = []
+
+    def ceiling(starts, wanted):
+        asked.append((starts, wanted))
+        return np.ones(len(starts["wheel"]))
+
+    result = evaluate_mastery(Turner(), env, goals, 9, ceiling=ceiling)
+    # The goal that the fifth step reaches is shown by the last observation alone.
+    assert result.steps[:, 0].tolist() == [place + wheel for place, wheel in pairs]
+    assert max(result.steps) == 5
+    ((starts, wanted),) = asked
+    assert starts["picture"].shape == (12, 7, 7, 3)
+    np.testing.assert_array_equal(wanted["wheel"], goals["wheel"])
+    packed = PackedSpace(Room().observation_space).pack(goals)
+    again = evaluate_mastery(Turner(), env, packed, 9)
+    np.testing.assert_array_equal(again.steps, result.steps)
+
+
+def test_a_model_of_a_dict_world_is_measured():
+    model = make_model(Room(), "MultiInputPolicy", learning_starts=300)
+    worlds = SyncVectorEnv([Room] * 12)
+    goals = PackedSpace(Room().observation_space).pack(
+        {
+            key: np.stack([Room().observation_of(*divmod(n, 4))[key] for n in range(12)])
+            for key in ("picture", "wheel")
+        }
+    )
+    points = []
+    model.learn(330, MasteryCallback(worlds, goals, 330, 9, on_measure=points.append))
+    assert [point.step for point in points] == [0, 330]
+    known = model.goal_buffer.observations
+    assert evaluate_mastery(model.goal_policy(), worlds, known, 9).rate == 1.0
+
+
+def test_goal_envs_are_refused_with_a_way_to_measure_them():
+    model = make_model(Sparse(), "MultiInputPolicy")
+    worlds = SyncVectorEnv([Sparse] * 2)
+    goals = np.zeros((1, 1))
+    message = r"got GoalEnvs, .* use SB3's evaluate_policy\(model, env\)"
+    with pytest.raises(TypeError, match=message):
+        evaluate_mastery(model, worlds, goals)
+    with pytest.raises(TypeError, match=message):
+        model.learn(10, MasteryCallback(worlds, goals, 5))
+
+
+def test_it_is_said_whose_goals_are_for_other_observations():
+    model = make_model(Dusty(), goal_wrapper_kwargs={"state_key": cell_of})
+    with pytest.raises(ValueError, match="the model's goal_buffer is for observations of Box"):
+        evaluate_mastery(model, SyncVectorEnv([Corridor]), np.eye(6, dtype=np.uint8))
