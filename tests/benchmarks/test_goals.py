@@ -14,7 +14,12 @@ from tests.benchmarks.command_line import rows_of
 
 @pytest.mark.parametrize(
     ("world", "agent", "steps"),
-    [("bits-8", "default", 300), ("bits-8", "her", 300), ("agent-cell-keyed", "default", 640)],
+    [
+        ("bits-8", "default", 300),
+        ("bits-8", "her", 300),
+        ("agent-cell-keyed", "default", 640),
+        ("car", "her", 300),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:learning_starts")
 def test_a_row_is_added_for_each_run(tmp_path, monkeypatch, world, agent, steps):
@@ -33,6 +38,11 @@ def test_a_row_is_added_for_each_run(tmp_path, monkeypatch, world, agent, steps)
 def test_a_world_that_does_not_exist_is_refused_by_name(tmp_path):
     with pytest.raises(SettingError, match="there is no world 'moon', one of bits-8"):
         GoalsConfig(world="moon", output=tmp_path / "goals.csv").run()
+
+
+def test_pictures_that_are_too_small_for_the_rival_are_refused(tmp_path):
+    with pytest.raises(SettingError, match="'her' cannot learn in the world 'agent-cell', whose"):
+        GoalsConfig(world="agent-cell", agent="her", output=tmp_path / "goals.csv").run()
 
 
 def test_keys_leave_out_the_clock_and_noise():
