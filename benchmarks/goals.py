@@ -13,13 +13,13 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3 import DQN, SAC, HerReplayBuffer
 from stable_baselines3.common.type_aliases import GymEnv
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from benchmarks import recording
 from benchmarks.goal_worlds import GoalWorld, record, worlds
 from benchmarks.worlds import SettingError
 from sb3_manygoals import GoalBuffer, ManyGoalsDQN, VecGoalBufferWrapper
-from sb3_manygoals.goals.wrapping import wrap_goal_env
+from sb3_manygoals.goals.wrapping import goal_trackers, wrap_goal_env
 
 # At most so many goals are measured at a time.
 _GOALS_AT_A_TIME = 500
@@ -78,6 +78,11 @@ class GoalsConfig:
         if self.world not in known:
             raise SettingError(f"there is no world {self.world!r}, one of {', '.join(known)}")
         world = known[self.world]()
+        if self.agent == "her" and world.policy == "CnnPolicy":
+            raise SettingError(
+                f"the agent 'her' cannot learn in the world {self.world!r}, whose pictures are too "
+                "small for the network of SB3's DQN"
+            )
         steps = world.steps if self.total_steps is None else self.total_steps
         if self.agent == "sac":
             if world.continuous is None:
@@ -135,15 +140,6 @@ class GoalsConfig:
         return DQN("MultiInputPolicy", env, **hindsight, **_HER).learn(steps)
 
 
-def _goal_buffer(model: Any) -> GoalBuffer | None:
-    """Return the goals that an agent has met."""
-    if isinstance(model, ManyGoalsDQN):
-        return model.goal_buffer
-    wrapper = model.get_env()
-    found = [getattr(wrapper, "goal_buffer", None), *wrapper.get_attr("goal_buffer", [0])]
-    return next((one for one in found if one is not None), None)
-
-
 def _n_states(model: Any) -> int:
     """Return the number of states that an agent has met, 0 for one without goals of its own."""
     if isinstance(model, ManyGoalsDQN):
@@ -154,8 +150,7 @@ def _n_states(model: Any) -> int:
 
 def _reach_known(model: Any, world: GoalWorld) -> NDArray[np.bool_]:
     """Pursue each known goal from a start of the world; return which were reached."""
-    goals = _goal_buffer(model)
-    assert goals is not None
+    goals = goal_trackers(model.get_env())[0].goal_buffer
     found = [
         _reach(model, world, goals, goals.observations[first : first + _GOALS_AT_A_TIME])
         for first in range(0, len(goals), _GOALS_AT_A_TIME)
@@ -199,8 +194,6 @@ def _as_vec_env(env: GymEnv) -> VecEnv:
     """Return an environment as a VecEnv."""
     if isinstance(env, VecEnv):
         return env
-    from stable_baselines3.common.vec_env import DummyVecEnv
-
     return DummyVecEnv([lambda: env])
 
 

@@ -1,6 +1,7 @@
 """Exact planning on the tables: how well can goals be reached at all?"""
 
 from collections.abc import Callable
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -148,10 +149,14 @@ def mastery_ceiling(
     :param reached: Greatest Euclidean distance at which an achievement reaches a goal, or a
         function that says whether it does. None: they must be equal
     :return: A function of starts, observations (N, H, W, 3) uint8, and goals, achievements
-        (N, ...). It returns the probabilities, (N,) float64, with which the best policy reaches
-        each goal from its start in time. It plans for :data:`CHUNK` goals at a time, to bound its
-        memory
+        (N, ...), where an achievement that is one number may have an axis. It returns the
+        probabilities, (N,) float64, with which the best policy reaches each goal from its start in
+        time. It plans for :data:`CHUNK` goals at a time, to bound its memory
+    :raises TypeError: If ``goal`` is no function, or ``reached`` neither a number nor a function
+    :raises ValueError: If ``horizon`` is no number of steps, or ``reached`` is negative or NaN
     """
+    _check_horizon(horizon)
+    _check_kind(goal, reached)
     if goal is not None or reached is not None:
         return _ceiling_of_sets(mdp, horizon, goal, reached)
 
@@ -173,13 +178,15 @@ def _ceiling_of_sets(
     mdp: TwoRoomsMDP, horizon: int, goal: Goal | None, reached: float | IsReached | None
 ) -> Callable[[NDArray[np.uint8], NDArray[Any]], NDArray[np.float64]]:
     """Return the function of :func:`mastery_ceiling` for goals that are sets of states."""
-    _check_horizon(horizon)
 
     def ceiling(starts: NDArray[np.uint8], goals: NDArray[Any]) -> NDArray[np.float64]:
         """Plan for the different goals, some at a time, and look each pair up."""
         start_states = mdp.states_of(starts)
         achieved = _achievements(mdp, goal)
         goals = np.asarray(goals)
+        if achieved.ndim == 1 and goals.ndim == 2:
+            # A space of single numbers may have an axis for them.
+            achieved = achieved[:, np.newaxis]
         if goals.shape != (len(starts), *achieved.shape[1:]):
             raise ValueError(
                 f"goals must be of shape {(len(starts), *achieved.shape[1:])}, one for each "
@@ -303,6 +310,18 @@ def _problem(
             f"goals must be a sequence of at least one state number, got shape {states.shape}."
         )
     return states, np.arange(len(states)), transition_matrices(mdp)
+
+
+def _check_kind(goal: Any, reached: Any) -> None:
+    """Raise an error if these do not say what is achieved and reached."""
+    if goal is not None and not callable(goal):
+        raise TypeError(f"goal must be a function, got {goal!r}.")
+    if reached is None or callable(reached):
+        return
+    if isinstance(reached, bool) or not isinstance(reached, Real):
+        raise TypeError(f"reached must be a number or a function, got {reached!r}.")
+    if not float(reached) >= 0.0:
+        raise ValueError(f"reached must be at least 0, got {reached!r}.")
 
 
 def _check_horizon(horizon: int) -> None:

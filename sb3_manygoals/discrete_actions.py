@@ -35,6 +35,7 @@ class DiscreteActions(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstruc
     :param actions: the n actions to offer, an array of shape ``(n, *env.action_space.shape)``, or
         any sequence of n actions of ``env.action_space``. Their numbers must be of its dtype, or
         equal after a cast; floats may be rounded to its precision
+    :raises TypeError: if ``actions`` is no sequence
     :raises ValueError: if there are no actions, or one of them is not in ``env.action_space``
     """
 
@@ -47,6 +48,8 @@ class DiscreteActions(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstruc
     """
 
     def __init__(self, env: gym.Env[Any, Any], actions: Iterable[Any]) -> None:
+        if not isinstance(actions, Iterable):
+            raise TypeError(f"actions must be a sequence of actions, got {actions!r}")
         actions = list(actions)
         gym.utils.RecordConstructorArgs.__init__(self, actions=actions)
         super().__init__(env)

@@ -103,9 +103,15 @@ class PackedSpace(spaces.Box):
         """
         Unpack observations.
 
-        :param packed: bytes, shape ``(*batch, size)``
+        :param packed: bytes, uint8, shape ``(*batch, size)``
         :return: the parts by their names, each of shape ``(*batch, *shape of the part)``
+        :raises ValueError: if they have another dtype or size
         """
+        if packed.dtype != np.uint8 or packed.shape[-1:] != self.shape:
+            raise ValueError(
+                f"packed must be uint8 of shape (*batch, {self.shape[0]}), got {packed.dtype} of "
+                f"{packed.shape}"
+            )
         batch = packed.shape[:-1]
         return {
             name: np.ascontiguousarray(packed[..., place.bytes])

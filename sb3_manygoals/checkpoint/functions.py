@@ -149,13 +149,15 @@ def _has_no_state(value: Any) -> bool:
         return False
 
 
-def identity_of(function: Any) -> list[Any]:
+def identity_of(function: Any, variables: bool = False) -> list[Any]:
     """
     Return which function it is: its name, and what tells lambdas and partials apart. Of the
-    arguments of a partial, those that may change count by their type only. So do the attributes of
-    an object, and the variables of a closure do not count.
+    arguments of a partial, those that may change count by their type only. The attributes of an
+    object do not count.
 
     :param function: a function of any kind, or an object that can be called
+    :param variables: whether the variables of a closure count, as the arguments of a partial do.
+        False where a state of the function is saved beside its identity
     :return: plain data that equals that of the same function in another process
     """
     if isinstance(function, UnsavedFunction):
@@ -164,21 +166,38 @@ def identity_of(function: Any) -> list[Any]:
         named = sorted(function.keywords.items())
         return [
             f"a partial of {identity_of(function.func)[0]}",
-            identity_of(function.func),
+            identity_of(function.func, variables),
             [_identity_of_argument(value) for value in function.args],
             [[name, _identity_of_argument(value)] for name, value in named],
         ]
     code = getattr(function, "__code__", None)
     if code is None and hasattr(function, "__wrapped__"):
         # An object that stands for another function.
-        return [type(function).__qualname__, identity_of(function.__wrapped__)]
+        return [type(function).__qualname__, identity_of(function.__wrapped__, variables)]
     if code is None and not hasattr(function, "__name__"):
         return [f"an object of {_name_of(type(function))}"]
     if code is None:
         return [_name_of(function)]
     name = _name_of(function)
     constants = [one for one in code.co_consts if is_immutable(one)]
-    return [name, list(code.co_freevars), list(code.co_names), constants]
+    found = [name, list(code.co_freevars), list(code.co_names), constants]
+    if variables and getattr(function, "__closure__", None):
+        found.append(_identity_of_variables(function))
+    return found
+
+
+def _identity_of_variables(function: Any) -> list[Any]:
+    """Return what tells the variables of a closure from those of others, as plain data."""
+    found: list[Any] = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            # Nothing was assigned to the variable yet.
+            continue
+        if not _assigns(function.__code__, name):
+            found.append([name, _identity_of_argument(value)])
+    return found
 
 
 def _name_of(function: Any) -> str:
@@ -206,7 +225,7 @@ class UnsavedFunction:
 
     def __init__(self, function: Any, argument: str) -> None:
         self.argument = argument
-        self.identity = identity_of(function)
+        self.identity = identity_of(function, variables=True)
         """What :func:`identity_of` returns for the function."""
 
     def __call__(self, *args: Any) -> Any:

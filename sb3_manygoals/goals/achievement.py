@@ -115,9 +115,9 @@ class Achievement:
     def identity(self) -> dict[str, Any]:
         """What tells this from others, as plain data."""
         is_number = self.reached is None or isinstance(self.reached, float)
-        reached = self.reached if is_number else identity_of(self.reached)
+        reached = self.reached if is_number else identity_of(self.reached, variables=True)
         return {
-            "goal": None if self.goal is None else identity_of(self.goal),
+            "goal": None if self.goal is None else identity_of(self.goal, variables=True),
             "reached": "env" if self.asks_env else reached,
         }
 

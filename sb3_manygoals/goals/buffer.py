@@ -817,7 +817,7 @@ class GoalBuffer:
     @property
     def identity(self) -> dict[str, Any]:
         """What tells these kinds of states and goals from others, as plain data."""
-        key = None if self.state_key is None else identity_of(self.state_key)
+        key = None if self.state_key is None else identity_of(self.state_key, variables=True)
         return {"state_key": key, **self.achievement.identity}
 
     def _kind(self) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class AdoptionMixin(ModelPart):
         for name, value in theirs.config.items():
             saved = config[name]
             if isinstance(saved, UnsavedFunction) and callable(value):
-                if identity_of(value) == saved.identity:
+                if identity_of(value, variables=True) == saved.identity:
                     config[name] = value
 
     def _check_kind(self, theirs: GoalBuffer, is_filled: bool) -> None:

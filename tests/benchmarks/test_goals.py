@@ -18,19 +18,24 @@ from tests.benchmarks.command_line import rows_of
 
 
 @pytest.mark.parametrize(
-    ("world", "agent", "steps"),
-    [("bits-8", "default", 300), ("bits-8", "her", 300), ("agent-cell-keyed", "default", 640)],
+    ("world", "agent", "steps", "seeds"),
+    [
+        ("bits-8", "default", 300, [0, 1]),
+        ("bits-8", "her", 300, [0]),
+        ("agent-cell-keyed", "default", 640, [0]),
+        ("car", "her", 300, [0]),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:learning_starts")
-def test_a_row_is_added_for_each_run(tmp_path, monkeypatch, world, agent, steps):
+def test_a_row_is_added_for_each_run(tmp_path, monkeypatch, world, agent, steps, seeds):
     # A short measurement is enough, because nothing is learned in so few steps.
-    measured = dataclasses.replace(worlds()[world](), episodes=20, max_steps=20)
+    measured = dataclasses.replace(worlds()[world](), episodes=5, max_steps=5)
     monkeypatch.setattr(goals, "worlds", lambda: {world: lambda: measured})
     output = tmp_path / "goals.csv"
-    for seed in (0, 1):
+    for seed in seeds:
         GoalsConfig(world=world, agent=agent, seed=seed, total_steps=steps, output=output).run()
     rows = rows_of(output)
-    assert [row["seed"] for row in rows] == ["0", "1"]
+    assert [row["seed"] for row in rows] == list(map(str, seeds))
     assert {(row["world"], row["agent"]) for row in rows} == {(world, agent)}
     assert all(0.0 <= float(row["success"]) <= 1.0 for row in rows)
 
@@ -44,6 +49,11 @@ def test_sac_is_for_worlds_with_continuous_actions(tmp_path):
     config = GoalsConfig(world="bits-8", agent="sac", output=tmp_path / "goals.csv")
     with pytest.raises(SettingError, match="sac needs continuous actions, bits-8 has none"):
         config.run()
+
+
+def test_pictures_that_are_too_small_for_the_rival_are_refused(tmp_path):
+    with pytest.raises(SettingError, match="'her' cannot learn in the world 'agent-cell', whose"):
+        GoalsConfig(world="agent-cell", agent="her", output=tmp_path / "goals.csv").run()
 
 
 def test_keys_leave_out_the_clock_and_noise():

@@ -192,6 +192,31 @@ def test_bad_goals_are_refused():
         mastery_ceiling(SMALL, -1, agent_cell)
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({"goal": "cell"}, TypeError, "goal must be a function, got 'cell'"),
+        ({"reached": "near"}, TypeError, "reached must be a number or a function, got 'near'"),
+        ({"reached": True}, TypeError, "reached must be a number or a function, got True"),
+        ({"reached": -1.0}, ValueError, "reached must be at least 0, got -1.0"),
+        ({"reached": np.nan}, ValueError, "reached must be at least 0, got nan"),
+        ({"horizon": -1}, ValueError, "horizon must be an integer of at least 0, got -1"),
+    ],
+)
+def test_bad_arguments_of_the_ceiling_are_refused_at_once(kwargs, error, message):
+    with pytest.raises(error, match=message):
+        mastery_ceiling(SMALL, **{"horizon": 5, **kwargs})
+
+
+@pytest.mark.parametrize("reached", [None, 1.0])
+def test_single_numbers_may_have_an_axis(reached):
+    """A goal buffer gives them one."""
+    ceiling = mastery_ceiling(SMALL, 4, lambda picture: agent_cell(picture)[0], reached)
+    starts = SMALL.observe(np.arange(0, 60, 7))
+    rows = np.arange(9) % 5
+    np.testing.assert_array_equal(ceiling(starts, rows[:, None]), ceiling(starts, rows))
+
+
 def test_states_of_the_vector_environment_are_read_too():
     env = gym.make_vec("TwoRoomsSwitchSmall-v0", 5, vectorization_mode="vector_entry_point")
     assert isinstance(env, VectorEnv)

@@ -100,6 +100,11 @@ def test_masks_that_do_not_fit_the_environments_actions_are_refused():
         DiscreteActions(Wrong(), [10, 11, 12]).reset()
 
 
+def test_a_number_of_actions_is_no_sequence_of_them():
+    with pytest.raises(TypeError, match="actions must be a sequence of actions, got 3"):
+        DiscreteActions(Told(spaces.Discrete(5)), 3)
+
+
 def test_without_masks_there_is_no_sign_of_them():
     assert not hasattr(DiscreteActions(Told(spaces.Discrete(3)), [2, 0]), "action_masks")
 

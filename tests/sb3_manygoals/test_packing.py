@@ -173,6 +173,22 @@ def test_spaces_are_equal_if_the_same_bytes_mean_the_same():
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "got"),
+    [
+        (lambda packed: packed.astype(np.float32), r"float32 of \(\d+,\)"),
+        (lambda packed: np.append(packed, np.uint8(0)), r"uint8 of \(\d+,\)"),
+        (lambda packed: packed[:-1], r"uint8 of \(\d+,\)"),
+        (lambda packed: packed[0], r"uint8 of \(\)"),
+    ],
+)
+def test_what_is_not_packed_cannot_be_unpacked(change, got):
+    space = PackedSpace(PARTS)
+    message = rf"packed must be uint8 of shape \(\*batch, {space.shape[0]}\), got {got}"
+    with pytest.raises(ValueError, match=message):
+        space.unpack(change(space.pack(SEEN)))
+
+
 def test_random_observations_are_of_the_parts_and_follow_from_the_seed():
     space = PackedSpace(PARTS)
     space.seed(3)

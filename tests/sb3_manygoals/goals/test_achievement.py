@@ -7,6 +7,7 @@ import pickle
 import re
 import warnings
 
+import cloudpickle
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -304,9 +305,16 @@ def partial(*args, **kwargs):
     return functools.partial(shifted, *args, **kwargs)
 
 
+def divided_by(size):
+    """Return a closure, as users make one for each size of cells."""
+    return lambda seen: seen[0] // size
+
+
 @pytest.mark.parametrize(
     ("left", "right"),
     [
+        (divided_by(2), divided_by(3)),
+        (functools.partial(divided_by(2)), functools.partial(divided_by(3))),
         (partial(by=1), partial(by=2)),
         (partial(by=1), partial()),
         (partial(by=1), shifted),
@@ -318,13 +326,13 @@ def partial(*args, **kwargs):
         (np.max, np.min),
     ],
 )
-def test_partials_with_other_arguments_and_other_objects_are_other_functions(left, right):
+def test_other_arguments_variables_and_objects_make_other_functions(left, right):
     space = spaces.Box(-50, 50, (1,), np.int64)
     buffer = GoalBuffer(GRID, 10, goal=left, goal_space=space)
     other = GoalBuffer(GRID, 10, goal=right, goal_space=space)
     with pytest.raises(CheckpointError, match="goal"):
         other.set_checkpoint_state(buffer.get_checkpoint_state())
-    same = GoalBuffer(GRID, 10, goal=pickle.loads(pickle.dumps(left)), goal_space=space)
+    same = GoalBuffer(GRID, 10, goal=pickle.loads(cloudpickle.dumps(left)), goal_space=space)
     same.set_checkpoint_state(buffer.get_checkpoint_state())
 
 
