@@ -23,20 +23,8 @@ from sb3_manygoals.goals.wrapping import goal_trackers, wrap_goal_env
 
 # At most so many goals are measured at a time.
 _GOALS_AT_A_TIME = 500
-# Settings of DQN with HER, those of SB3's own example for the bits where it names them.
-_HER: dict[str, Any] = {
-    "learning_rate": 1e-3,
-    "gamma": 0.95,
-    "batch_size": 256,
-    "learning_starts": 1_000,
-    "train_freq": 8,
-    "gradient_steps": 1,
-    "target_update_interval": 500,
-    "exploration_fraction": 0.5,
-    "policy_kwargs": {"net_arch": [256, 256, 256]},
-}
-
-# Settings of SAC with HER: an update for 8 steps, as DQN has it. SB3's own default is one for each.
+# Settings of SAC with HER, those of SB3's own example for the bits where it names them. There is an
+# update for 8 steps. SB3's default is one for each step.
 _SAC: dict[str, Any] = {
     "learning_rate": 1e-3,
     "gamma": 0.95,
@@ -44,6 +32,13 @@ _SAC: dict[str, Any] = {
     "learning_starts": 1_000,
     "train_freq": 8,
     "gradient_steps": 1,
+}
+# Settings of DQN with HER.
+_HER: dict[str, Any] = {
+    **_SAC,
+    "target_update_interval": 500,
+    "exploration_fraction": 0.5,
+    "policy_kwargs": {"net_arch": [256, 256, 256]},
 }
 
 

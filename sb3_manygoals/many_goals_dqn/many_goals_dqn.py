@@ -651,9 +651,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         warnings.warn(
             f"states were learned, but they do not recur: {n_states} of them from {n_made} "
             f"transitions, and two equal actions in one state lead to one state with probability "
-            f"{share:.2f}. Values are "
-            "bootstrapped by a target network (TDTargets): goals that are never met again are not "
-            "reached, see the guide",
+            f"{share:.2f}. Values are bootstrapped by a target network (TDTargets): goals that are "
+            "never met again are not reached, see the guide",
             stacklevel=3,
         )
 

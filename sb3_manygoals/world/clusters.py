@@ -232,7 +232,9 @@ def find_clusters(
     """
     if len(codes) > _TRANSITIONS_TO_CLUSTER:
         rows = rng.permutation(len(codes))[:_TRANSITIONS_TO_CLUSTER]
-        codes, actions, next_codes = codes[rows], actions[rows], next_codes[rows]
+        codes = codes[rows]
+        actions = actions[rows]
+        next_codes = next_codes[rows]
     typical = interchangeable_distance(codes, actions, next_codes, rng)
     # Codes that are all equal need a radius too.
     radius = max(_FINE_RADIUS * typical, 1e-6)
@@ -251,7 +253,8 @@ def find_clusters(
         is_one = (known >= _MANY_COUNTS) & (agrees >= _SURELY_AGREES)
         is_one |= (distances < threshold) & ~((known >= _FEW_COUNTS) & (agrees < _AGREES))
         merged = _merged(pairs[is_one], n_before)
-        labels, next_labels = merged[labels], merged[next_labels]
+        labels = merged[labels]
+        next_labels = merged[next_labels]
         n_merged = int(merged.max()) + 1
         if n_merged == n_before:
             break

@@ -200,7 +200,8 @@ def train_encoder(
             share = min(1.0, (update + 1) / _WARM_UP) * (1.0 - update / n_updates)
             optimizer.param_groups[0]["lr"] = learning_rate * share
             rows = rng.integers(len(actions), size=batch_size)
-            before, after = observations[places[rows]], observations[next_places[rows]]
+            before = observations[places[rows]]
+            after = observations[next_places[rows]]
             loss = encoder.loss(before, actions[rows], after)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
