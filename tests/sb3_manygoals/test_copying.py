@@ -109,7 +109,9 @@ def test_a_model_that_has_not_learned_or_has_no_environment_is_copied(tmp_path):
 
 
 def test_a_copy_of_a_vector_of_goal_environments_goes_its_own_way():
-    env = VecGoalBufferWrapper(VecMonitor(DummyVecEnv([Corridor] * 2)))
+    # From the left end, steps to the right meet cells that no step before them has met.
+    corridors = [lambda: Corridor(start=0)] * 2
+    env = VecGoalBufferWrapper(VecMonitor(DummyVecEnv(corridors)))
     env.reset()
     copied = copy.deepcopy(env)
     assert type(copied) is VecGoalBufferWrapper
