@@ -101,6 +101,10 @@ OTHERS = {
         "goals:GoalsConfig",
         "Success in worlds whose states and goals are what the user says, beside DQN with HER.",
     ),
+    "learned-states": (
+        "learned_states:LearnedStatesConfig",
+        "Mastery where no picture is ever seen twice, and how good learned states are.",
+    ),
     "gpu": (
         "gpu:GPUConfig",
         "What a GPU is worth: tests, speed, mastery, the paper's recipe, within some minutes.",

@@ -16,10 +16,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from benchmarks.tables import Outcomes, Tables, TabularVectorEnv, explore
+from benchmarks.tables import Outcomes, Tables, TrainingVectorEnv, explore
 
 SIDE = 4
 """Cells of the warehouse in each direction."""
@@ -115,35 +114,15 @@ class ChargingEnv(gym.Env[NDArray[np.uint8], np.int64]):
         return np.array(self.tables.observations[self._state])
 
 
-class ChargingVectorEnv(TabularVectorEnv):
+class ChargingVectorEnv(TrainingVectorEnv):
     """
     Many of these worlds, which step as one. It does not reset itself, as episodes do not end.
 
     :param num_envs: number of worlds
     """
 
-    metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012 - as VectorEnv has it
-    copy = True
-    """Observations are new arrays, so that nobody needs to copy them."""
-
     def __init__(self, num_envs: int) -> None:
         super().__init__(_tables(), num_envs)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """
-        Begin an episode in all worlds, or in some of them.
-
-        :param seed: has no effect on the worlds
-        :param options: may have "reset_mask", which worlds begin anew, shape (num_envs,), bool; by
-            default all do
-        :return: observations, shape (num_envs, 5, 4, 3), uint8, and an empty dict
-        """
-        before = self.states
-        super().reset(seed=seed)
-        self.states = np.where((options or {}).get("reset_mask", True), self.states, before)
-        return self.tables.observations[self.states], {}
 
     def step(
         self, actions: NDArray[np.int64]

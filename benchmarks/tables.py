@@ -228,6 +228,38 @@ class TabularVectorEnv(gym.vector.VectorEnv[NDArray[Any], NDArray[np.int64], NDA
         return np.asarray(drawn, dtype=np.int64)
 
 
+class TrainingVectorEnv(TabularVectorEnv):
+    """
+    Copies of a world to train in. They do not reset themselves when episodes end.
+
+    :param tables: the world
+    :param num_envs: number of copies
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012 - as VectorEnv has it
+    copy = True
+    """Observations are new arrays, so that nobody needs to copy them."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """
+        Begin an episode in all copies, or in some of them.
+
+        :param seed: seed of the generator that all copies share; by default it goes on
+        :param options: may have "reset_mask", which copies begin anew, shape (num_envs,), bool; by
+            default all do
+        :return: observations, shape (num_envs, ...), and an empty dict
+        """
+        states_before = self.states
+        over_before = self._over.copy()
+        super().reset(seed=seed)
+        begins = (options or {}).get("reset_mask", True)
+        self.states = np.where(begins, self.states, states_before)
+        self._over = np.where(begins, False, over_before)
+        return self.tables.observations[self.states], {}
+
+
 def explore(
     env: gym.Env[Any, Any],
     starts: dict[Hashable, float],

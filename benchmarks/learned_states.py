@@ -1,0 +1,215 @@
+"""Mastery where no picture is ever seen twice, and how good the states are that are learned."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pandas as pd
+import torch as th
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from benchmarks import recording
+from benchmarks.disturbances import DISTURBANCES, Spoiled, SpoiledReacher, Spoiler
+from benchmarks.mastery import ByPlan
+from benchmarks.tables import Tables, TabularVectorEnv, TrainingVectorEnv, explore_by_copies
+from benchmarks.worlds import SettingError, World
+from gym_twoRooms.mdp import TwoRoomsMDP
+from sb3_manygoals import GymnasiumVecEnv, ManyGoalsDQN, PlannedTargets, evaluate_mastery
+from sb3_manygoals.world import UNKNOWN, LearnedStates
+
+MAPS = ("small", "paper", "locks")
+"""Maps of TwoRoomsSwitch."""
+
+MINIGRID = {"four-rooms": "MiniGrid-FourRooms-v0", "door-key": "MiniGrid-DoorKey-6x6-v0"}
+"""Worlds of MiniGrid, each with one layout, by their names."""
+
+# Pixels a side of a cell in MiniGrid's pictures.
+_TILE = 2
+# Of each state, so many pictures are clustered when clusters are judged.
+_PICTURES_PER_STATE = 8
+# A goal must be reached within so many steps.
+_MAX_STEPS = 200
+
+
+@dataclass(frozen=True)
+class LearnedStatesConfig:
+    """Train ManyGoalsDQN on spoiled pictures, and measure it by the true states."""
+
+    world: str = "paper"
+    """The world: small, paper or locks, which are maps of TwoRoomsSwitch, four-rooms or
+    door-key."""
+    disturbance: str = "none"
+    """What spoils pictures besides noise: none, flicker, brightness, blur, walking-dot,
+    circling-dot or clock."""
+    noise: int = 20
+    """Greatest noise in each channel of each pixel, of 255."""
+    seed: int = 0
+    """Seed of everything random."""
+    total_steps: int = 500_000
+    """Environment steps."""
+    n_envs: int = 64
+    """Environments that step together."""
+    most_goals: int = 500
+    """Most goals that are measured, drawn at random."""
+    output: Path = Path("runs/learned-states.csv")
+    """The file to which a row is added."""
+
+    def run(self) -> dict[str, Any]:
+        """
+        Train, measure, and add a row to the file.
+
+        :return: the row
+        :raises SettingError: if there is no such world or disturbance
+        """
+        if self.disturbance not in DISTURBANCES:
+            raise SettingError(
+                f"disturbance must be one of {', '.join(DISTURBANCES)}, got {self.disturbance!r}"
+            )
+        th.set_num_threads(1)
+        world, tables = _world(self.world, self.n_envs)
+        spoiled = Spoiled(world, self._spoiler(0))
+        began = time.perf_counter()
+        model = ManyGoalsDQN("CnnPolicy", GymnasiumVecEnv(spoiled), seed=self.seed)
+        model.learn(self.total_steps)
+        seconds = time.perf_counter() - began
+        row = {
+            "commit": recording.git_revision(),
+            "world": self.world,
+            "disturbance": self.disturbance,
+            "noise": self.noise,
+            "seed": self.seed,
+            "steps": self.total_steps,
+            **self._mastery(model, tables),
+            **self._judge_states(model, tables),
+            "seconds": round(seconds, 1),
+            "updates": model._n_updates,
+        }
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not self.output.exists()
+        pd.DataFrame([row]).to_csv(self.output, mode="a", header=is_new, index=False)
+        print(row)
+        return row
+
+    def _spoiler(self, stream: int) -> Spoiler:
+        """Return what spoils pictures, with random numbers of a stream of its own."""
+        return Spoiler(
+            DISTURBANCES[self.disturbance](),
+            self.noise,
+            int(np.random.SeedSequence((self.seed, stream)).generate_state(1)[0]),
+        )
+
+    def _mastery(self, model: ManyGoalsDQN, tables: Tables) -> dict[str, Any]:
+        """Return the mastery of the network and of the plan, by the true states."""
+        rng = np.random.default_rng(0)
+        goals = tables.observations[rng.permutation(len(tables))[: self.most_goals]]
+        task: dict[str, Any] = {
+            "env": TabularVectorEnv(tables, len(goals)),
+            "goals": goals,
+            "max_steps": _MAX_STEPS,
+            "seed": self.seed + 1_000,
+        }
+        network = SpoiledReacher(model, self._spoiler(1))
+        greedy = evaluate_mastery(network, ceiling=tables.ceiling(_MAX_STEPS), **task)
+        assert greedy.ceiling is not None
+        found = {
+            "goals": len(goals),
+            "network": round(greedy.rate, 4),
+            "network_epsilon": round(evaluate_mastery(network, epsilon=0.1, **task).rate, 4),
+            "plan": "",
+            "ceiling": round(float(greedy.ceiling.mean()), 4),
+        }
+        if isinstance(model.targets, PlannedTargets):
+            by_plan = SpoiledReacher(ByPlan(model, self.seed), self._spoiler(2))
+            found["plan"] = round(evaluate_mastery(by_plan, **task).rate, 4)
+        return found
+
+    def _judge_states(self, model: ManyGoalsDQN, tables: Tables) -> dict[str, Any]:
+        """Return how well states that the model tells apart agree with the true ones."""
+        assert model.world is not None
+        states = model.world.identity
+        true = np.repeat(np.arange(len(tables)), _PICTURES_PER_STATE)
+        spoiler = self._spoiler(3)
+        parts = np.array_split(true, max(1, len(true) // 2_000))
+        ids = np.concatenate([states.ids(spoiler.any(tables.observations[part])) for part in parts])
+        found: dict[str, Any] = {
+            "states": len(tables),
+            "clusters": len(states),
+            "purity": round(purity(ids, true), 5),
+            "completeness": round(purity(true, ids), 5),
+            "unknown": round(float((ids == UNKNOWN).mean()), 5),
+            "purity_door": "",
+            "purity_block": "",
+            "learning_seconds": "",
+            "targets": type(model.targets).__name__,
+        }
+        if isinstance(states, LearnedStates):
+            found["learning_seconds"] = round(states.seconds, 1)
+        if self.world in MAPS:
+            mdp = _mdp(self.world)
+            # Doors that are open and cells of blocks, each as one number.
+            doors = np.unique(mdp.doors_open, axis=0, return_inverse=True)[1].reshape(-1)
+            blocks = np.unique(mdp.blocks, axis=0, return_inverse=True)[1].reshape(-1)
+            found["purity_door"] = round(purity(ids, doors[true]), 5)
+            found["purity_block"] = round(purity(ids, blocks[true]), 5)
+        return found
+
+
+def purity(clusters: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
+    """
+    Return the share of pictures whose label is the most frequent one of their cluster.
+
+    :param clusters: the cluster of each picture, shape (n,). ``UNKNOWN`` counts as wrong
+    :param labels: the label of each picture, shape (n,). ``UNKNOWN`` is no label
+    :return: from 0 to 1
+    """
+    known = (clusters != UNKNOWN) & (labels != UNKNOWN)
+    pairs, counts = np.unique(
+        np.stack([clusters[known], labels[known]]), axis=1, return_counts=True
+    )
+    most = np.zeros(int(clusters.max(initial=0)) + 1, dtype=np.int64)
+    np.maximum.at(most, pairs[0], counts)
+    return float(most.sum() / len(clusters))
+
+
+def _mdp(name: str) -> TwoRoomsMDP:
+    """Return the states of a map."""
+    env: Any = World("TwoRoomsSwitch-v0", name).make().unwrapped
+    mdp: TwoRoomsMDP = env.mdp
+    return mdp
+
+
+def _world(name: str, n_envs: int) -> tuple[VectorEnv[Any, Any, Any], Tables]:
+    """Return environments of a world, and its tables. A SettingError if there is none of it."""
+    if name in MAPS:
+        world = World("TwoRoomsSwitch-v0", name)
+        return world.vector(n_envs), world.tables
+    if name in MINIGRID:
+        tables = explore_by_copies(_pictures_of(MINIGRID[name]))
+        return TrainingVectorEnv(tables, n_envs), tables
+    raise SettingError(f"world must be one of {', '.join((*MAPS, *MINIGRID))}, got {name!r}")
+
+
+class _OneLayout(gym.Wrapper[Any, Any, Any, Any]):
+    """A world that always begins with one seed."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in the one layout."""
+        return self.env.reset(seed=0, options=options)
+
+
+def _pictures_of(game: str) -> gym.Env[Any, Any]:
+    """Return a world of MiniGrid with one layout, as MiniGrid's own small pictures show it."""
+    from minigrid.wrappers import ImgObsWrapper, RGBImgObsWrapper
+
+    env = gym.make(game, highlight=False, agent_view_size=3, disable_env_checker=True)
+    env = RGBImgObsWrapper(env, tile_size=_TILE)  # type: ignore[no-untyped-call]
+    pictures: gym.Env[Any, Any] = ImgObsWrapper(env)  # type: ignore[no-untyped-call]
+    return _OneLayout(pictures)
