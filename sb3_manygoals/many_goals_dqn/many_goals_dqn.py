@@ -65,7 +65,7 @@ from sb3_manygoals.many_goals_dqn.state_learning import (
     StateLearningMixin,
     predictability,
 )
-from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice
+from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice, estimate_states
 from sb3_manygoals.many_goals_dqn.targets import TargetContext, Targets, TDTargets
 from sb3_manygoals.networks import UniversalQNetwork, count_distinct
 from sb3_manygoals.packing import PackedSpace
@@ -150,8 +150,9 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
     :param target_class: :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets`, values from planning
         in a model of the world; :class:`~sb3_manygoals.many_goals_dqn.TDTargets`, the paper's
         target network; or another subclass of :class:`~sb3_manygoals.many_goals_dqn.Targets`.
-        None: ``PlannedTargets`` while observations recur, else ``TDTargets``. The log and
-        ``model.targets`` say which
+        None: ``PlannedTargets`` while observations recur and the world does not seem to have far
+        more states than training has steps, else ``TDTargets``. The log and ``model.targets`` say
+        which
     :param target_kwargs: arguments of the ``target_class``. None: its defaults
     :param state_class: which observations are one state. :class:`~sb3_manygoals.world.ExactStates`:
         those that are equal. :class:`~sb3_manygoals.world.LearnedStates`: those that are
@@ -537,6 +538,9 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         )
         if self.env is not None:
             self._adopt_env(self.env)
+            assert self.goal_buffer is not None
+            # Goals that were given have a key, too.
+            check_state_class(self.state_class, self.goal_buffer.state_key)
             if self._is_to_learn_states:
                 self._use_learned_states()
             self.policy.shift_values(self.targets.initial_value)
@@ -548,11 +552,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
     def _is_to_learn_states(self) -> bool:
         """Whether the user wants learned states, and the goal buffer has others."""
         assert self.goal_buffer is not None
-        if self.state_class is None or not self._may_learn_states:
-            return False
-        if self.goal_buffer.state_key is not None:
-            raise ValueError("state_class and state_key both say what a state is: give one of them")
-        return not isinstance(self.goal_buffer.states, LearnedStates)
+        is_wanted = self.state_class is not None and self._may_learn_states
+        return is_wanted and not isinstance(self.goal_buffer.states, LearnedStates)
 
     def _make_targets(self, target_class: type[Targets] | None = None) -> None:
         """
@@ -594,11 +595,15 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             return
         is_planned = isinstance(self.targets, PlannedTargets)
         choice = self._target_choice.review(
-            self.num_timesteps, self.learning_starts, self.world.identity, is_planned
+            self.num_timesteps,
+            self.learning_starts,
+            self.world.identity,
+            is_planned,
+            self._actions_per_step,
         )
         if choice is None or (choice.plan == is_planned and not choice.is_first):
             return
-        if not choice.plan and is_planned and self._may_try_to_learn_states:
+        if choice.is_noisy and is_planned and self._may_try_to_learn_states:
             self._use_learned_states()
             self.logger.info(
                 f"{choice.share:.0%} of the observations were met before: which of them are one "
@@ -613,15 +618,29 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         how = "bootstrapped by a target network (TDTargets)"
         if choice.plan:
             how = "planned in a model of the world (PlannedTargets)"
-        self.logger.info(
-            f"{choice.share:.0%} of the observations were met before: values are {how}"
-        )
+        reason = f"{choice.share:.0%} of the observations were met before"
+        if choice.is_too_large:
+            n_states = estimate_states(self.world)
+            reason += f", but the world seems to have some {n_states:,.0f} states"
+        self.logger.info(f"{reason}: values are {how}")
         if not choice.plan:
             warnings.warn(
-                f"only {choice.share:.0%} of the observations were met before: goals that are "
-                "never met again are not reached, see the guide",
+                f"{'' if choice.is_too_large else 'only '}{reason}: goals that are never met again "
+                "are not reached, see the guide",
                 stacklevel=3,
             )
+
+    def _actions_per_step(self) -> float | None:
+        """
+        Estimate the number of actions of all states of the world, divided by the steps of training.
+
+        :return: None if it cannot be told
+        """
+        assert self.world is not None
+        n_states = estimate_states(self.world)
+        if n_states is None:
+            return None
+        return n_states * int(self.action_space.n) / self._total_timesteps
 
     @property
     def _may_try_to_learn_states(self) -> bool:

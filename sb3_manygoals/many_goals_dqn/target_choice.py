@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-from sb3_manygoals.world import ExactStates
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+
+from sb3_manygoals.world import ExactStates, WorldModel
 
 # If less than this share of the observations was met before, planned targets are given up.
 _GIVE_UP_PLANS = 0.05
@@ -13,6 +18,17 @@ _BEGIN_WITH_PLANS = 0.1
 # If at least this share was met before, bootstrapped targets are given up. Between these shares
 # targets stay as they are, so that they do not alternate.
 _GO_OVER_TO_PLANS = 0.2
+# If at least this share was met before, the world is not too large for plans, whatever else is
+# seen.
+_SURELY_RECURS = 0.5
+# If less than this share was met before, no observation recurs. Else observations that do not recur
+# are new states.
+_HARDLY_RECURS = 0.02
+# Plans are given up if the actions of all states that there seem to be are more than so many times
+# the steps of training, and taken up again if they are half as many.
+_MOST_ACTIONS_PER_STEP = 8.0
+# The number of states is estimated from so many episodes, and not from fewer.
+_FEWEST_EPISODES = 8
 # With fewer observations nothing can be told, as after loading.
 _FEWEST_OBSERVATIONS = 20
 
@@ -26,12 +42,23 @@ class Choice(NamedTuple):
     """The share of observations since the last review that were met before."""
     is_first: bool
     """Whether it was the first review."""
+    is_too_large: bool = False
+    """Whether values should not be planned because the world has too many states."""
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether hardly any observation recurs, so that states may look different each time."""
+        return self.share < _HARDLY_RECURS
 
 
 class TargetChoice:
     """
     Chooses between planned and bootstrapped targets by the share of observations that were met
-    before. It looks when learning starts, and again whenever steps have doubled.
+    before, and by how many states the world seems to have. It looks when learning starts, and again
+    whenever steps have doubled.
+
+    Observations recur also in a world of a million states, where an action takes back the last one.
+    But there, episodes hardly ever meet a state of another episode. See :func:`estimate_states`.
     """
 
     def __init__(self) -> None:
@@ -43,7 +70,12 @@ class TargetChoice:
         """How many of them had been met before."""
 
     def review(
-        self, num_timesteps: int, learning_starts: int, states: ExactStates, is_planned: bool
+        self,
+        num_timesteps: int,
+        learning_starts: int,
+        states: ExactStates,
+        is_planned: bool,
+        actions_per_step: Callable[[], float | None] = lambda: None,
     ) -> Choice | None:
         """
         Choose targets, if it is time to.
@@ -52,6 +84,8 @@ class TargetChoice:
         :param learning_starts: steps before the first update
         :param states: the states met so far
         :param is_planned: whether values are planned now
+        :param actions_per_step: estimates the number of actions of all states of the world, divided
+            by the steps of training; None if it cannot be told
         :return: None if it is not time to, or too few observations were made to tell
         """
         if self.num_timesteps <= num_timesteps < 2 * self.num_timesteps:
@@ -68,7 +102,12 @@ class TargetChoice:
         self.num_timesteps = num_timesteps
         self.n_added = states.n_added
         self.n_recurred = states.n_recurred
-        return Choice(plan=share >= least, share=share, is_first=is_first)
+        if share < least or share >= _SURELY_RECURS:
+            return Choice(plan=share >= least, share=share, is_first=is_first)
+        ratio = actions_per_step()
+        most = _MOST_ACTIONS_PER_STEP if is_planned else _MOST_ACTIONS_PER_STEP / 2
+        is_too_large = ratio is not None and ratio > most
+        return Choice(not is_too_large, share, is_first, is_too_large)
 
     def count_anew(self) -> None:
         """Go on with states that were loaded, which count observations from 0."""
@@ -86,3 +125,36 @@ class TargetChoice:
         :param state: what it returned
         """
         self.num_timesteps, self.n_added, self.n_recurred = state
+
+
+def estimate_states(world: WorldModel) -> float | None:
+    """
+    Estimate how many states a world has, from how often episodes met a state of another episode.
+
+    If K of N states are known, two of them that were met at random in different episodes are the
+    same with probability 1 / N. So about K^2 / 2N episodes are connected to others by a state.
+    Transitions tell how many episodes there were: an episode leaves its first state once more often
+    than it comes to it, if its first and its last state are not the same.
+
+    :param world: what is known of the world
+    :return: the number of states, at least K, and K^2 if no episodes are connected. None if there
+        are too few episodes to tell
+    """
+    outcomes = world.outcomes()
+    n_states = len(world.identity)
+    left = np.bincount(outcomes.state_ids, weights=outcomes.counts, minlength=n_states)
+    arrived = np.bincount(outcomes.next_state_ids, weights=outcomes.counts, minlength=n_states)
+    n_episodes = np.maximum(left - arrived, 0.0).sum()
+    if n_episodes < _FEWEST_EPISODES:
+        return None
+    graph = csr_array(
+        (np.ones(len(outcomes.counts)), (outcomes.state_ids, outcomes.next_state_ids)),
+        shape=(n_states, n_states),
+    )
+    _, labels = connected_components(graph, directed=False)
+    # A state without transitions, as the last one of an environment, is no episode.
+    has_transitions = (left + arrived) > 0
+    n_components = len(np.unique(labels[has_transitions]))
+    n_known = int(has_transitions.sum())
+    n_connected = max(n_episodes - n_components, 0.5)
+    return float(max(n_known, n_known**2 / (2.0 * n_connected)))

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.envs import BitFlippingEnv
 
-from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
+from sb3_manygoals import ExactCheckpointCallback, GoalBuffer, ManyGoalsDQN
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.goals import LearningProgressSelector
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
-from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice
-from sb3_manygoals.world import ExactStates
+from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice, estimate_states
+from sb3_manygoals.world import ExactStates, LearnedStates, WorldModel
 from tests.sb3_manygoals.many_goals_dqn.models import SMALL, make_model, parameters, reloaded
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -154,15 +155,15 @@ def observed(n_new, n_recurring, states=None):
 def test_a_choice_is_reviewed_when_steps_have_doubled_or_are_counted_from_0_again():
     choice = TargetChoice()
     states = observed(10, 90)
-    assert choice.review(100, 20, states, is_planned=True) == (True, 0.9, True)
+    assert choice.review(100, 20, states, is_planned=True)[:3] == (True, 0.9, True)
     observed(1_000, 0, states)
     for num_timesteps in (100, 150, 199):
         assert choice.review(num_timesteps, 20, states, is_planned=True) is None
-    assert choice.review(200, 20, states, is_planned=True) == (False, 0.0, False)
+    assert choice.review(200, 20, states, is_planned=True)[:3] == (False, 0.0, False)
     observed(10, 90, states)
     assert choice.review(250, 20, states, is_planned=False) is None
     # Fewer steps than at the last review mean that they are counted anew.
-    assert choice.review(30, 20, states, is_planned=False) == (True, 0.9, False)
+    assert choice.review(30, 20, states, is_planned=False)[:3] == (True, 0.9, False)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +189,117 @@ def test_targets_do_not_alternate_between_the_shares_at_which_they_change(
     found = choice.review(20_000, 20, states, is_planned)
     assert found.plan == plans
     assert found.is_first == is_first
+
+
+@pytest.mark.parametrize(
+    ("share", "ratio", "is_planned", "plans"),
+    [
+        (0.3, 9.0, True, False),
+        (0.3, 7.0, True, True),
+        (0.3, 5.0, False, False),
+        (0.3, 3.0, False, True),
+        (0.3, None, True, True),
+        # Whatever else is seen, a world in which half of the observations recur is not too large.
+        (0.6, 1e9, True, True),
+    ],
+)
+def test_a_world_with_far_more_states_than_steps_is_not_planned(share, ratio, is_planned, plans):
+    states = observed(round(10_000 * (1 - share)), round(10_000 * share))
+    found = TargetChoice().review(10_000, 20, states, is_planned, lambda: ratio)
+    assert found.plan == plans
+    assert found.is_too_large == (not plans)
+    assert not found.is_noisy
+
+
+@pytest.mark.parametrize(("n_states", "n_episodes"), [(1_000, 20), (50_000, 200)])
+def test_the_number_of_states_is_estimated_from_episodes_that_meet(n_states, n_episodes):
+    rng = np.random.default_rng(0)
+    estimates = []
+    for _ in range(20):
+        # Each episode is a walk through ten random states, so that it meets others by chance.
+        walks = rng.integers(n_states, size=(n_episodes, 10))
+        states = ExactStates(spaces.Discrete(n_states), n_states)
+        ids = states.observe(walks.reshape(-1)).reshape(walks.shape)
+        world = WorldModel(states, 2)
+        n = n_episodes * 9
+        world.record(
+            ids[:, :-1].reshape(-1),
+            np.zeros(n, np.int64),
+            ids[:, 1:].reshape(-1),
+            np.zeros(n),
+            np.zeros(n, np.bool_),
+        )
+        estimates.append(estimate_states(world))
+    assert 0.7 * n_states <= np.median(estimates) <= 1.5 * n_states
+
+
+def test_of_few_episodes_the_number_of_states_cannot_be_told():
+    states = ExactStates(spaces.Discrete(100), 100)
+    world = WorldModel(states, 2)
+    assert estimate_states(world) is None
+    ids = states.observe(np.arange(50))
+    no = np.zeros(49, np.bool_)
+    world.record(ids[:-1], np.zeros(49, np.int64), ids[1:], np.zeros(49), no)
+    assert estimate_states(world) is None
+
+
+@pytest.mark.parametrize(("n_bits", "is_large"), [(8, False), (20, True)])
+def test_bits_are_planned_while_there_are_few_of_them(n_bits, is_large, capsys):
+    bits = BitFlippingEnv(n_bits=n_bits, max_steps=n_bits)
+    model = ManyGoalsDQN(
+        "MultiInputPolicy",
+        bits,
+        learning_starts=1_000,
+        updates_per_step=0.01,
+        policy_kwargs=SMALL,
+        goal_wrapper_kwargs={"goals_from": "achieved"},
+        verbose=1,
+        seed=0,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        # 20,000 steps are enough to learn states, were pictures noisy. Flipped bits are not.
+        model.learn(20_000, callback=lambda found, _: found["self"].num_timesteps < 1_500)
+    assert isinstance(model.targets, TDTargets if is_large else PlannedTargets)
+    assert isinstance(model.world.identity, ExactStates)
+    assert not isinstance(model.world.identity, LearnedStates)
+    (line,) = choices_in_log(capsys)
+    assert line.endswith("(TDTargets)" if is_large else "(PlannedTargets)")
+
+
+class Wide(gym.Env):
+    """
+    A ring of many cells, in which episodes begin anywhere, and half of the actions take back the
+    one before.
+    """
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(0.0, 1e6, (1,), np.float64)
+
+    def show(self):
+        return np.array([self.cell], dtype=np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cell = int(self.np_random.integers(1_000_000))
+        self.time = 0
+        return self.show(), {}
+
+    def step(self, action):
+        self.cell = (self.cell + 2 * int(action) - 1) % 1_000_000
+        self.time += 1
+        return self.show(), 0.0, False, self.time == 5, {}
+
+
+def test_a_world_that_is_far_too_large_is_bootstrapped_though_observations_recur(capsys):
+    model = choosing(Wide(), learning_starts=500)
+    with pytest.warns(
+        UserWarning, match=r"seems to have some [\d,]+ states: goals"
+    ):
+        model.learn(600)
+    assert isinstance(model.targets, TDTargets)
+    (line,) = choices_in_log(capsys)
+    assert "of the observations were met before, but the world seems to have some" in line
 
 
 def test_a_long_training_does_not_delay_the_choice_in_the_next_one():
