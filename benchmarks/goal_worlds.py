@@ -200,6 +200,102 @@ class NoisyRoom(gym.Env[Any, Any]):
         return -(distance > self.distance).astype(np.float64)
 
 
+class NearObservations(gym.Wrapper[Any, Any, Any, Any]):
+    """
+    A world of vectors as a GoalEnv, whose goals are observations to come near to.
+
+    Distances are in standard deviations of the goals, their root mean square over all numbers. An
+    end of the world is a failure.
+
+    :param env: the world
+    :param goals: the goals, one of which each episode draws, shape (n, size)
+    :param distance: a goal is reached within this distance
+    """
+
+    def __init__(
+        self, env: gym.Env[Any, Any], goals: NDArray[np.float32], distance: float = 0.15
+    ) -> None:
+        super().__init__(env)
+        self.goals = goals
+        self.distance = distance
+        self.scale = goals.std(axis=0) + 1e-6
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = spaces.Dict(dict.fromkeys(names, env.observation_space))
+        self._goal = goals[0]
+
+    def _seen(self, observation: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        """Return an observation with the goal."""
+        return {
+            "observation": observation,
+            "achieved_goal": observation.copy(),
+            "desired_goal": self._goal,
+        }
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
+        """
+        Begin an episode.
+
+        :param seed: seed of the world
+        :param options: may have "goal", the number of the goal; else it is drawn
+        :return: first observation and info
+        """
+        observation, info = self.env.reset(seed=seed)
+        number = (options or {}).get("goal", self.np_random.integers(len(self.goals)))
+        self._goal = self.goals[number]
+        return self._seen(observation), info
+
+    def step(
+        self, action: Any
+    ) -> tuple[dict[str, NDArray[np.float32]], float, bool, bool, dict[str, Any]]:
+        """
+        Take a step.
+
+        :param action: action of the world
+        :return: observation; 0 if the goal is reached, else -1; whether it is, or the world has
+            ended; whether the episode was cut short; and info with "is_success"
+        """
+        observation, _, ended, cut, info = self.env.step(action)
+        reward = float(self.compute_reward(observation, self._goal, info))
+        is_success = reward == 0.0
+        info = {**info, "is_success": is_success}
+        return self._seen(observation), reward, bool(ended) or is_success, bool(cut), info
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """
+        Return 0 where the goal is reached, and else -1.
+
+        :param achieved_goal: observations, shape (*batch, size)
+        :param desired_goal: goals, the same shape
+        :param info: not used
+        """
+        offsets = np.subtract(achieved_goal, desired_goal) / self.scale
+        distances = np.sqrt(np.square(offsets).mean(axis=-1))
+        return -(distances > self.distance).astype(np.float64)
+
+
+def random_observations(name: str, n: int, seed: int) -> NDArray[np.float32]:
+    """
+    Draw observations from a walk of random actions, 100 steps for each.
+
+    :param name: id of an environment of vectors
+    :param n: number of observations
+    :param seed: seed of the walk
+    :return: shape (n, size)
+    """
+    env = gym.make(name)
+    rng = np.random.default_rng(seed)
+    n_actions = check_action_space(env.action_space)
+    seen = [env.reset(seed=seed)[0]]
+    while len(seen) < 100 * n:
+        observation, _, ended, cut, _ = env.step(int(rng.integers(n_actions)))
+        seen.append(observation)
+        if ended or cut:
+            seen.append(env.reset()[0])
+    return np.stack(seen)[rng.choice(len(seen), n, replace=False)]
+
+
 def grid_cell(size: NDArray[np.float64], observation: NDArray[Any]) -> NDArray[np.int16]:
     """
     Return the cell of a grid in which an observation is.
@@ -237,6 +333,8 @@ class GoalWorld:
     """The number of steps for which ``make`` holds an action."""
     is_recorded: bool = False
     """Whether the agent learns from recorded random steps, without an environment."""
+    is_near: bool = False
+    """Whether the GoalEnv has numbered goals, each of which is pursued once."""
     measure: Callable[[Any], NDArray[Any]] | None = None
     """
     Measures an agent: a number from 0 to 1 for each goal. None: whether each goal is reached.
@@ -354,6 +452,16 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
             {"state_key": _in_car, "goal": _in_car},
         )
 
+    def near(name: str) -> GoalWorld:
+        goals = random_observations(name, 200, seed=1_000_000)
+        return GoalWorld(
+            lambda: gym.make(name),
+            200_000,
+            goal_env=lambda: NearObservations(gym.make(name), goals),
+            episodes=len(goals),
+            is_near=True,
+        )
+
     return {
         "bits-8": lambda: bits(8),
         "bits-10": lambda: bits(10),
@@ -372,6 +480,10 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
         "maze-umaze": lambda: maze("maze-umaze"),
         "maze-medium": lambda: maze("maze-medium"),
         "car": car,
+        "near-pole": lambda: near("CartPole-v1"),
+        "near-acrobot": lambda: near("Acrobot-v1"),
+        "near-car": lambda: near("MountainCar-v0"),
+        "near-lander": lambda: near("LunarLander-v3"),
         "room-.05": lambda: room(0.05),
         "room-.1": lambda: room(0.1),
     }

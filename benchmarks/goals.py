@@ -18,8 +18,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from benchmarks import recording
 from benchmarks.goal_worlds import GoalWorld, record, worlds
 from benchmarks.worlds import SettingError
-from sb3_manygoals import GoalBuffer, ManyGoalsDQN, VecGoalBufferWrapper
+from sb3_manygoals import GoalBuffer, ManyGoalsDQN, TDTargets, VecGoalBufferWrapper
 from sb3_manygoals.goals.wrapping import goal_trackers, wrap_goal_env
+from sb3_manygoals.validation import check_action_space
 
 # At most so many goals are measured at a time.
 _GOALS_AT_A_TIME = 500
@@ -48,11 +49,11 @@ class GoalsConfig:
 
     world: str = "agent-cell"
     """The world: bits-8, bits-10, clock, noise, recorded, agent-cell, agent-cell-keyed,
-    agent-cell-and-doors-keyed, near-cell-keyed, sets, maze-umaze, maze-medium, car, room-.05 or
-    room-.1."""
-    agent: Literal["default", "her", "sac"] = "default"
-    """ManyGoalsDQN as it is, SB3's DQN with HerReplayBuffer, or SB3's SAC with it, which takes
-    continuous actions, in mazes."""
+    agent-cell-and-doors-keyed, near-cell-keyed, sets, maze-umaze, maze-medium, car, room-.05,
+    room-.1, near-pole, near-acrobot, near-car or near-lander."""
+    agent: Literal["default", "td", "her", "sac", "random"] = "default"
+    """ManyGoalsDQN as it is, the same with TDTargets, SB3's DQN with HerReplayBuffer, SB3's SAC
+    with it, which takes continuous actions, in mazes, or random actions."""
     seed: int = 0
     """Seed of everything random."""
     total_steps: int | None = None
@@ -79,6 +80,8 @@ class GoalsConfig:
                 "small for the network of SB3's DQN"
             )
         steps = world.steps if self.total_steps is None else self.total_steps
+        if self.agent == "random" and world.goal_env is None:
+            raise SettingError(f"random actions are measured in GoalEnvs, {self.world} is none")
         if self.agent == "sac":
             if world.continuous is None:
                 raise SettingError(f"sac needs continuous actions, {self.world} has none")
@@ -117,11 +120,17 @@ class GoalsConfig:
             transitions, spaces_of_world = record(steps, self.seed)
             learner = ManyGoalsDQN(world.policy, spaces_of_world, seed=self.seed)
             return learner.learn_from(transitions)
-        if self.agent == "default":
+        if self.agent in ("default", "td"):
             model = ManyGoalsDQN(
-                world.policy, world.make(), seed=self.seed, goal_wrapper_kwargs=dict(world.goals)
+                world.policy,
+                world.make(),
+                seed=self.seed,
+                goal_wrapper_kwargs=dict(world.goals),
+                target_class=TDTargets if self.agent == "td" else None,
             )
             return model.learn(steps)
+        if self.agent == "random":
+            return RandomAgent(world.make().action_space, self.seed)
         env: GymEnv = world.make() if world.goal_env is None else world.goal_env()
         if world.goal_env is None:
             env = wrap_goal_env(env, dict(world.goals))
@@ -133,6 +142,32 @@ class GoalsConfig:
         if self.agent == "sac":
             return SAC("MultiInputPolicy", env, **hindsight, **_SAC).learn(steps)
         return DQN("MultiInputPolicy", env, **hindsight, **_HER).learn(steps)
+
+
+class RandomAgent:
+    """
+    Acts at random.
+
+    :param action_space: the actions
+    :param seed: seed of the actions
+    """
+
+    # It makes no updates.
+    _n_updates = 0
+
+    def __init__(self, action_space: Any, seed: int) -> None:
+        self.n_actions = check_action_space(action_space)
+        self._rng = np.random.default_rng(seed)
+
+    def predict(self, observation: Any, *, deterministic: bool = False) -> tuple[Any, Any]:
+        """
+        Draw an action.
+
+        :param observation: not used
+        :param deterministic: not used
+        :return: an action, and None
+        """
+        return int(self._rng.integers(self.n_actions)), None
 
 
 def _n_states(model: Any) -> int:
@@ -198,7 +233,8 @@ def _reach_own(model: Any, world: GoalWorld) -> NDArray[np.bool_]:
     env = world.goal_env()
     reached = np.zeros(world.episodes, dtype=np.bool_)
     for episode in range(world.episodes):
-        observation, _ = env.reset(seed=10_000 + episode)
+        options = {"goal": episode} if world.is_near else None
+        observation, _ = env.reset(seed=10_000 + episode, options=options)
         achieved = observation["achieved_goal"]
         reached[episode] = np.array_equal(achieved, observation["desired_goal"])
         is_over = bool(reached[episode])

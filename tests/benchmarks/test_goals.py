@@ -8,7 +8,15 @@ import pytest
 
 from benchmarks import goals
 from benchmarks.goal_sets import RandomSets
-from benchmarks.goal_worlds import Clock, NearestColors, NoisyRoom, record, worlds
+from benchmarks.goal_worlds import (
+    Clock,
+    NearestColors,
+    NearObservations,
+    NoisyRoom,
+    random_observations,
+    record,
+    worlds,
+)
 from benchmarks.goals import GoalsConfig
 from benchmarks.told_tasks import GAMMA, returns
 from benchmarks.worlds import SettingError
@@ -24,6 +32,8 @@ from tests.benchmarks.command_line import rows_of
         ("bits-8", "her", 300, [0]),
         ("agent-cell-keyed", "default", 640, [0]),
         ("car", "her", 300, [0]),
+        ("near-pole", "td", 300, [0]),
+        ("near-pole", "random", 300, [0, 1]),
     ],
 )
 @pytest.mark.filterwarnings("ignore:learning_starts")
@@ -54,6 +64,36 @@ def test_sac_is_for_worlds_with_continuous_actions(tmp_path):
 def test_pictures_that_are_too_small_for_the_rival_are_refused(tmp_path):
     with pytest.raises(SettingError, match="'her' cannot learn in the world 'agent-cell', whose"):
         GoalsConfig(world="agent-cell", agent="her", output=tmp_path / "goals.csv").run()
+
+
+def test_random_actions_are_measured_in_goal_envs_only(tmp_path):
+    config = GoalsConfig(world="agent-cell", agent="random", output=tmp_path / "goals.csv")
+    with pytest.raises(SettingError, match="agent-cell is none"):
+        config.run()
+
+
+def test_observations_are_near_by_the_mean_square_in_standard_deviations_of_the_goals():
+    goals = np.array([[0.0, 0.0], [2.0, 20.0]], dtype=np.float32)
+    env = NearObservations(gym.make("MountainCar-v0"), goals, distance=0.5)
+    # Standard deviations are 1 and 10. Offsets of .5 and of 5 are half of them.
+    achieved = np.array([[0.0, 0.0], [0.5, 0.0], [0.5, 5.0], [0.51, 5.0], [0.0, 7.0], [0.0, 7.1]])
+    rewards = env.compute_reward(achieved, np.zeros_like(achieved), {})
+    assert rewards.tolist() == [0.0, 0.0, 0.0, -1.0, 0.0, -1.0]
+
+
+def test_a_numbered_goal_is_pursued_until_it_is_near():
+    goals = random_observations("CartPole-v1", 5, seed=1)
+    assert goals.shape == (5, 4)
+    assert len(np.unique(goals, axis=0)) == 5
+    env = NearObservations(gym.make("CartPole-v1"), goals, distance=1e9)
+    observation, _ = env.reset(seed=0, options={"goal": 3})
+    np.testing.assert_array_equal(observation["desired_goal"], goals[3])
+    _, reward, ended, cut, info = env.step(0)
+    assert (reward, ended, cut, info["is_success"]) == (0.0, True, False, True)
+    env.distance = 0.0
+    env.reset(seed=0, options={"goal": 3})
+    _, reward, ended, _, info = env.step(0)
+    assert (reward, ended, info["is_success"]) == (-1.0, False, False)
 
 
 def test_keys_leave_out_the_clock_and_noise():

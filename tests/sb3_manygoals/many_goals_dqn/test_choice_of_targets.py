@@ -293,9 +293,7 @@ class Wide(gym.Env):
 
 def test_a_world_that_is_far_too_large_is_bootstrapped_though_observations_recur(capsys):
     model = choosing(Wide(), learning_starts=500)
-    with pytest.warns(
-        UserWarning, match=r"seems to have some [\d,]+ states: goals"
-    ):
+    with pytest.warns(UserWarning, match=r"seems to have some [\d,]+ states: goals"):
         model.learn(600)
     assert isinstance(model.targets, TDTargets)
     (line,) = choices_in_log(capsys)
