@@ -271,18 +271,15 @@ class Spoiler:
         """
         return self._show(pictures, self.disturbance.draw(pictures.shape, self._rng))
 
-    def begin(self, pictures: NDArray[np.uint8], begins: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    def again(self, pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """
-        Return what is seen when episodes begin, at any time.
+        Return what is seen of other pictures at the same time, as after a reset of the world.
 
         :param pictures: shape (n, height, width, 3)
-        :param begins: which environments begin an episode, shape (n,). The others stay
         :return: new pictures, of the same shape
         """
-        drawn = self.disturbance.draw(pictures.shape, self._rng)
         if len(self._hidden) != len(pictures):
-            self._hidden = drawn
-        self._hidden = np.where(begins, drawn, self._hidden)
+            self._hidden = self.disturbance.draw(pictures.shape, self._rng)
         return self._show(pictures, self._hidden)
 
     def _show(self, pictures: NDArray[np.uint8], hidden: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -314,16 +311,14 @@ class Spoiled(VectorWrapper):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """
-        Begin episodes.
+        Begin episodes. What spoils the pictures goes on, as a clock on the wall does.
 
         :param seed: seed of the environments
-        :param options: options of the environments. "reset_mask" says which of them begin
+        :param options: options of the environments
         :return: pictures, shape (n, height, width, 3), and infos
         """
         observations, infos = self.env.reset(seed=seed, options=options)
-        begins = np.ones(self.num_envs, dtype=np.bool_)
-        begins &= (options or {}).get("reset_mask", True)
-        return self.spoiler.begin(observations, begins), infos
+        return self.spoiler.again(observations), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """

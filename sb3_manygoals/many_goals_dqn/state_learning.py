@@ -108,6 +108,7 @@ class StateLearningMixin(ModelPart):
             steps.actions,
             steps.next_places,
             int(model.action_space.n),
+            model.n_envs,
         )
         model.world.forget()
         model.world.record(
@@ -135,6 +136,11 @@ class StateLearningMixin(ModelPart):
             f"{states.seconds:.0f} s. Two equal actions in one state lead to one state with "
             f"probability {predictability(model.world):.2f}"
         )
+        if states.autonomous_gain > 0.0:
+            model.logger.info(
+                "something in the observations goes on by itself over resets of the world, such as "
+                "a clock: states leave it out"
+            )
 
     def _are_states_useful(self) -> bool:
         """Whether the states that were learned recur, and actions lead from one to another."""

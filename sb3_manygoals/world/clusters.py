@@ -129,18 +129,22 @@ def interchangeable_distance(
     actions: NDArray[np.integer],
     next_codes: NDArray[np.float32],
     rng: np.random.Generator,
+    autonomous: NDArray[np.float32] | None = None,
 ) -> float:
     """
     Measure how far apart codes of one state typically are.
 
     Two transitions with one action, from the two nearest of many observations, most often begin in
     one state and lead to one state. So the median distance of what they lead to is that of
-    different observations of one state.
+    different observations of one state. If something goes on by itself, such as a clock, it must
+    differ between the two.
 
     :param codes: codes of n observations, shape ``(n, features)``
     :param actions: the actions taken there, shape ``(n,)``
     :param next_codes: codes of what they led to, shape ``(n, features)``
     :param rng: chooses the transitions to look at
+    :param autonomous: what goes on by itself, of the n observations, shape ``(n, k)``. None:
+        nothing
     :return: the distance
     """
     rows = rng.permutation(len(codes))[:_TRANSITIONS_TO_MEASURE]
@@ -155,6 +159,10 @@ def interchangeable_distance(
             distances = th.cdist(here[at : at + _AT_A_TIME], here)
             n_rows = len(distances)
             distances[th.arange(n_rows), th.arange(at, at + n_rows)] = th.inf
+            if autonomous is not None:
+                going_on = th.from_numpy(autonomous[of_action])
+                apart = th.cdist(going_on[at : at + _AT_A_TIME], going_on)
+                distances[apart <= apart.median()] = th.inf
             places.append(distances.argmin(1).numpy())
         there = next_codes[of_action]
         found.append(np.linalg.norm(there - there[np.concatenate(places)], axis=1))
@@ -214,6 +222,7 @@ def find_clusters(
     next_codes: NDArray[np.float32],
     most: int,
     rng: np.random.Generator,
+    autonomous: NDArray[np.float32] | None = None,
 ) -> Clusters:
     """
     Find clusters of codes that are one state each.
@@ -228,6 +237,8 @@ def find_clusters(
     :param next_codes: codes of what they led to, shape ``(n, features)``
     :param most: greatest number of clusters
     :param rng: chooses transitions, if there are too many
+    :param autonomous: what goes on by itself, of the n observations, shape ``(n, k)``. None:
+        nothing
     :return: the clusters
     """
     if len(codes) > _TRANSITIONS_TO_CLUSTER:
@@ -235,7 +246,8 @@ def find_clusters(
         codes = codes[rows]
         actions = actions[rows]
         next_codes = next_codes[rows]
-    typical = interchangeable_distance(codes, actions, next_codes, rng)
+        autonomous = None if autonomous is None else autonomous[rows]
+    typical = interchangeable_distance(codes, actions, next_codes, rng, autonomous)
     # Codes that are all equal need a radius too.
     radius = max(_FINE_RADIUS * typical, 1e-6)
     centers = leaders(next_codes, radius, most)

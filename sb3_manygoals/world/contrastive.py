@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,7 @@ def train_encoder(
     batch_size: int,
     learning_rate: float,
     rng: np.random.Generator,
+    draw: Callable[[np.random.Generator], NDArray[np.int64]] | None = None,
 ) -> float:
     """
     Train an encoder on transitions.
@@ -187,6 +189,8 @@ def train_encoder(
     :param batch_size: transitions in an update
     :param learning_rate: greatest step size. It rises at first, and then falls linearly to 0
     :param rng: chooses the transitions
+    :param draw: function of ``rng`` that returns the rows of the transitions of an update. None:
+        all are drawn uniformly
     :return: the mean loss of the last tenth of the updates
     """
     places, actions, next_places = transitions
@@ -199,7 +203,7 @@ def train_encoder(
         for update in range(n_updates):
             share = min(1.0, (update + 1) / _WARM_UP) * (1.0 - update / n_updates)
             optimizer.param_groups[0]["lr"] = learning_rate * share
-            rows = rng.integers(len(actions), size=batch_size)
+            rows = rng.integers(len(actions), size=batch_size) if draw is None else draw(rng)
             before = observations[places[rows]]
             after = observations[next_places[rows]]
             loss = encoder.loss(before, actions[rows], after)

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals.validation import check_count, check_number
+from sb3_manygoals.world.autonomous import draw_alike, find_autonomous
 from sb3_manygoals.world.clusters import find_clusters, nearest
 from sb3_manygoals.world.contrastive import ContrastiveEncoder, train_encoder
 from sb3_manygoals.world.examples import EXAMPLES_PER_STATE, ExampleStates
@@ -37,6 +38,10 @@ class LearnedStates(ExampleStates):
     A state is a cluster of codes. How far apart codes of one state may be follows from the
     transitions, see :func:`~sb3_manygoals.world.clusters.find_clusters`. An observation that is far
     away from all clusters is a new state.
+
+    What goes on by itself over resets of the world, such as a clock or a distractor, could be
+    predicted, too. It is found first, and left out: the encoder compares only transitions that
+    share it, see :func:`~sb3_manygoals.world.autonomous.find_autonomous`.
 
     Nothing is known before :meth:`learn`. Until then, the first 1,000 observations are states of
     their own, so that there are goals to pursue, and all others are ``UNKNOWN``.
@@ -82,6 +87,11 @@ class LearnedStates(ExampleStates):
         """How often the states were learned."""
         self.seconds = 0.0
         """The time that learning took last, in seconds."""
+        self.autonomous_gain = 0.0
+        """
+        How much goes on by itself over resets of the world, such as a clock, in nats. States leave
+        it out. 0 if nothing does, or nothing was learned.
+        """
         super().__init__(observation_space, capacity, examples_per_state)
 
     def _make_room(self, capacity: int) -> None:
@@ -152,17 +162,23 @@ class LearnedStates(ExampleStates):
         actions: NDArray[np.integer[Any]],
         next_places: NDArray[np.integer[Any]],
         n_actions: int,
+        n_envs: int = 1,
     ) -> NDArray[np.int64]:
         """
-        Learn states from transitions. All ids change. An encoder that has learned before learns on.
+        Learn states from transitions. All ids change. An encoder that has learned before learns on,
+        unless it is found only now that something goes on by itself.
 
         :param observations: all that was seen, shape ``(m, *observation_space.shape)``
         :param places: the observations in which actions were taken, by their rows, shape ``(n,)``
         :param actions: the actions, shape ``(n,)``
         :param next_places: the observations that they led to, by their rows, shape ``(n,)``
         :param n_actions: number of actions
+        :param n_envs: number of environments. Transitions are in order of time, of all environments
+            in turn. Where one does not begin with what the one before led to, its environment was
+            reset
         :return: the states of all observations, ``UNKNOWN`` where there was no room, shape ``(m,)``
-        :raises ValueError: if there are no transitions, or an action is none of ``n_actions``
+        :raises ValueError: if there are no transitions, an action is none of ``n_actions``, or
+            transitions are not as many for each environment
         """
         begin = time.perf_counter()
         if len(actions) == 0:
@@ -171,17 +187,38 @@ class LearnedStates(ExampleStates):
             raise ValueError(
                 f"actions must be from 0 to {n_actions - 1}, got {actions.min()} to {actions.max()}"
             )
-        rng = np.random.default_rng((self.seed, self.n_learned))
-        encoder = self.encoder
-        if encoder is None:
-            encoder = ContrastiveEncoder(
-                self.observation_space, n_actions, self.n_features, self.n_hidden, self.seed
+        if len(actions) % n_envs:
+            raise ValueError(
+                f"transitions must be as many for each of {n_envs} environments, got {len(actions)}"
             )
-            encoder.fit_inputs(observations)
+        rng = np.random.default_rng((self.seed, self.n_learned))
         n_updates = self.n_updates
         if n_updates is None:
             n_updates = len(actions) // _TRANSITIONS_PER_UPDATE
             n_updates = min(max(n_updates, _FEWEST_UPDATES), _MOST_UPDATES)
+        autonomous = find_autonomous(
+            self.observation_space,
+            observations,
+            places,
+            next_places,
+            n_envs,
+            n_updates,
+            self.batch_size,
+            self.learning_rate,
+            rng,
+        )
+        encoder = self.encoder
+        # An encoder that has learned a clock would have to forget it.
+        is_news = autonomous.gain > 0.0 and self.autonomous_gain == 0.0
+        if encoder is None or is_news:
+            encoder = ContrastiveEncoder(
+                self.observation_space, n_actions, self.n_features, self.n_hidden, self.seed
+            )
+            encoder.fit_inputs(observations)
+        self.autonomous_gain = autonomous.gain
+        draw = None
+        if autonomous.codes is not None:
+            draw = draw_alike(autonomous.codes[next_places], self.batch_size)
         train_encoder(
             encoder,
             observations,
@@ -190,9 +227,17 @@ class LearnedStates(ExampleStates):
             self.batch_size,
             self.learning_rate,
             rng,
+            draw,
         )
         codes = encoder.encode(observations)
-        clusters = find_clusters(codes[places], actions, codes[next_places], self.capacity, rng)
+        clusters = find_clusters(
+            codes[places],
+            actions,
+            codes[next_places],
+            self.capacity,
+            rng,
+            None if autonomous.codes is None else autonomous.codes[places],
+        )
         self.encoder = encoder
         self._centers = clusters.centers
         self._n_states = len(clusters.centers)
@@ -250,6 +295,7 @@ class LearnedStates(ExampleStates):
             "n_added": self.n_added,
             "n_recurred": self.n_recurred,
             "learned_times": self.n_learned,
+            "learned_autonomous_gain": self.autonomous_gain,
         }
         if self.encoder is not None:
             state["learned_centers"] = self.centers.copy()
@@ -299,6 +345,7 @@ class LearnedStates(ExampleStates):
         if "rng" in state:
             self._rng.bit_generator.state = state["rng"]
         self.n_learned = int(state["learned_times"])
+        self.autonomous_gain = float(state["learned_autonomous_gain"])
         self.n_added = int(state["n_added"])
         self.n_recurred = int(state["n_recurred"])
 

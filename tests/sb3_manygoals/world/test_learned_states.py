@@ -262,7 +262,7 @@ def test_pictures_of_two_rooms() -> None:
     space = gym.make("TwoRoomsSwitchSmall-v0").observation_space
     places = np.arange(n_steps * n_walkers)
     states = LearnedStates(space, 2_000, n_updates=500, batch_size=128)
-    ids = states.learn(pictures, places, actions.ravel(), places + n_walkers, n_actions=5)
+    ids = states.learn(pictures, places, actions.ravel(), places + n_walkers, 5, n_walkers)
     purity, completeness = purity_and_completeness(ids, truth.ravel())
     assert purity > 0.99
     assert completeness > 0.95
