@@ -26,6 +26,8 @@ _PAPER_MAP = "TwoRoomsSwitch-v0"
 _NOISE = 20
 # Each force in a maze is held for so many steps.
 _STEPS_OF_FORCE = 5
+# The search for what a car can reach goes on from so many states of each cell.
+_STATES_OF_CELL = 512
 _MAZE_NAMES = {"maze-umaze": "PointMaze_UMaze-v3", "maze-medium": "PointMaze_Medium-v3"}
 
 
@@ -333,6 +335,8 @@ class GoalWorld:
     """The number of steps for which ``make`` holds an action."""
     is_recorded: bool = False
     """Whether the agent learns from recorded random steps, without an environment."""
+    to_reach: Callable[[], NDArray[Any]] | None = None
+    """Returns the goals that are measured, shape (n, ...). None: those that the agent knows."""
     is_near: bool = False
     """Whether the GoalEnv has numbered goals, each of which is pursued once."""
     measure: Callable[[Any], NDArray[Any]] | None = None
@@ -401,6 +405,38 @@ def _in_car(observation: NDArray[np.float32]) -> NDArray[np.int16]:
     return grid_cell(np.array([1.8 / 40, 0.14 / 40]), observation)
 
 
+def car_cells() -> NDArray[np.int16]:
+    """
+    Search for the cells that a car can reach.
+
+    It is a search breadth first from where episodes begin. Of each cell, up to 512 of the places
+    and velocities that were found in it are tried with every action.
+
+    :return: the cells, shape (n, 2)
+    """
+    car: Any = gym.make("MountainCar-v0").unwrapped
+    found: dict[bytes, int] = {}
+    waiting = np.stack([np.linspace(-0.6, -0.4, 50), np.zeros(50)], axis=1)
+    while len(waiting):
+        after = []
+        for action in (-1, 0, 1):
+            velocity = waiting[:, 1] + action * car.force - np.cos(3 * waiting[:, 0]) * car.gravity
+            velocity = np.clip(velocity, -car.max_speed, car.max_speed)
+            place = np.clip(waiting[:, 0] + velocity, car.min_position, car.max_position)
+            # The car stops at the left end.
+            velocity[(place == car.min_position) & (velocity < 0)] = 0.0
+            after.append(np.stack([place, velocity], axis=1))
+        states = np.concatenate(after)
+        is_new = np.zeros(len(states), np.bool_)
+        for row, cell in enumerate(_in_car(states)):
+            n_found = found.get(cell.tobytes(), 0)
+            is_new[row] = n_found < _STATES_OF_CELL
+            found[cell.tobytes()] = n_found + 1
+        # At the flag an episode ends.
+        waiting = states[is_new & (states[:, 0] < car.goal_position)]
+    return np.stack([np.frombuffer(cell, np.int16) for cell in found])
+
+
 def _in_room(observation: NDArray[np.float32]) -> NDArray[np.int16]:
     """Return the cell of a point in a room."""
     return grid_cell(np.array([0.05, 0.05]), observation)
@@ -450,6 +486,7 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
             200_000,
             "MlpPolicy",
             {"state_key": _in_car, "goal": _in_car},
+            to_reach=car_cells,
         )
 
     def near(name: str) -> GoalWorld:

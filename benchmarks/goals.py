@@ -179,10 +179,11 @@ def _n_states(model: Any) -> int:
 
 
 def _reach_known(model: Any, world: GoalWorld) -> NDArray[np.bool_]:
-    """Pursue each known goal from a start of the world; return which were reached."""
-    goals = goal_trackers(model.get_env())[0].goal_buffer
+    """Pursue each goal of the world from a start; return which were reached."""
+    known = goal_trackers(model.get_env())[0].goal_buffer
+    goals = known.observations if world.to_reach is None else world.to_reach()
     found = [
-        _reach(model, world, goals, goals.observations[first : first + _GOALS_AT_A_TIME])
+        _reach(model, world, known, goals[first : first + _GOALS_AT_A_TIME])
         for first in range(0, len(goals), _GOALS_AT_A_TIME)
     ]
     return np.concatenate(found)
