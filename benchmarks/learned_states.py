@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,10 @@ from benchmarks.tables import Tables, TabularVectorEnv, TrainingVectorEnv, explo
 from benchmarks.worlds import SettingError, World
 from gym_twoRooms.mdp import TwoRoomsMDP
 from sb3_manygoals import GymnasiumVecEnv, ManyGoalsDQN, PlannedTargets, evaluate_mastery
-from sb3_manygoals.world import UNKNOWN, LearnedStates
+from sb3_manygoals.validation import check_action_space
+from sb3_manygoals.world import UNKNOWN, ExactStates, LearnedStates
 
-MAPS = ("small", "paper", "locks")
+MAPS = ("small", "paper", "locks", "warehouse", "mansion")
 """Maps of TwoRoomsSwitch."""
 
 MINIGRID = {"four-rooms": "MiniGrid-FourRooms-v0", "door-key": "MiniGrid-DoorKey-6x6-v0"}
@@ -35,6 +37,24 @@ _TILE = 2
 _PICTURES_PER_STATE = 8
 # A goal must be reached within so many steps.
 _MAX_STEPS = 200
+# Random steps are made in episodes that are as long as those in which the default pursues goals.
+_EPISODE = 50
+# At most so many states are learned from random steps.
+_MOST_STATES = 250_000
+# So many states are drawn, and of each so many pictures.
+_STATES_DRAWN = 6
+_PICTURES_DRAWN = 5
+_PICTURES_TO_AVERAGE = 100
+# What is measured only if an agent is trained.
+_OF_TRAINING = (
+    "goals",
+    "network",
+    "network_epsilon",
+    "plan",
+    "ceiling",
+    "targets",
+    "updates",
+)
 
 
 @dataclass(frozen=True)
@@ -42,8 +62,8 @@ class LearnedStatesConfig:
     """Train ManyGoalsDQN on spoiled pictures, and measure it by the true states."""
 
     world: str = "paper"
-    """The world: small, paper or locks, which are maps of TwoRoomsSwitch, four-rooms or
-    door-key."""
+    """The world: small, paper, locks, warehouse or mansion, which are maps of TwoRoomsSwitch,
+    four-rooms or door-key."""
     disturbance: str = "none"
     """What spoils pictures besides noise: none, flicker, brightness, blur, walking-dot,
     circling-dot or clock."""
@@ -57,6 +77,11 @@ class LearnedStatesConfig:
     """Environments that step together."""
     most_goals: int = 500
     """Most goals that are measured, drawn at random."""
+    states_only: bool = False
+    """Whether states are learned once, from random steps, and nothing is trained."""
+    figure: Path | None = None
+    """The file of a picture to draw: some pictures of a few states, and what they have in common;
+    by default none."""
     output: Path = Path("runs/learned-states.csv")
     """The file to which a row is added."""
 
@@ -75,9 +100,20 @@ class LearnedStatesConfig:
         world, tables = _world(self.world, self.n_envs)
         spoiled = Spoiled(world, self._spoiler(0))
         began = time.perf_counter()
-        model = ManyGoalsDQN("CnnPolicy", GymnasiumVecEnv(spoiled), seed=self.seed)
-        model.learn(self.total_steps)
-        seconds = time.perf_counter() - began
+        found: dict[str, Any] = dict.fromkeys(_OF_TRAINING, "")
+        states: ExactStates
+        if self.states_only:
+            states = self._learn_states(spoiled)
+            seconds = time.perf_counter() - began
+        else:
+            model = ManyGoalsDQN("CnnPolicy", GymnasiumVecEnv(spoiled), seed=self.seed)
+            model.learn(self.total_steps)
+            seconds = time.perf_counter() - began
+            assert model.world is not None
+            states = model.world.identity
+            found |= self._mastery(model, tables)
+            found["targets"] = type(model.targets).__name__
+            found["updates"] = model._n_updates
         row = {
             "commit": recording.git_revision(),
             "world": self.world,
@@ -85,11 +121,14 @@ class LearnedStatesConfig:
             "noise": self.noise,
             "seed": self.seed,
             "steps": self.total_steps,
-            **self._mastery(model, tables),
-            **self._judge_states(model, tables),
+            **found,
+            **self._judge_states(states, tables),
             "seconds": round(seconds, 1),
-            "updates": model._n_updates,
+            # Linux has kilobytes.
+            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         }
+        if self.figure is not None and isinstance(states, LearnedStates):
+            _draw(states, self.figure)
         self.output.parent.mkdir(parents=True, exist_ok=True)
         is_new = not self.output.exists()
         pd.DataFrame([row]).to_csv(self.output, mode="a", header=is_new, index=False)
@@ -103,6 +142,39 @@ class LearnedStatesConfig:
             self.noise,
             int(np.random.SeedSequence((self.seed, stream)).generate_state(1)[0]),
         )
+
+    def _learn_states(self, env: Spoiled) -> LearnedStates:
+        """Return states that are learned from random steps, in episodes of 50 steps."""
+        rng = np.random.default_rng((self.seed, 1))
+        n_actions = check_action_space(env.single_action_space)
+        n_times = self.total_steps // self.n_envs
+        actions = rng.integers(n_actions, size=(n_times, self.n_envs))
+        places = np.zeros((n_times, self.n_envs), np.int64)
+        next_places = np.zeros_like(places)
+        seen = [env.reset(seed=self.seed)[0]]
+        here = np.arange(self.n_envs)
+        for time_step in range(n_times):
+            places[time_step] = here
+            after, _, ended, _, _ = env.step(actions[time_step])
+            here = len(seen) * self.n_envs + np.arange(self.n_envs)
+            seen.append(after)
+            next_places[time_step] = here
+            if (time_step + 1) % _EPISODE == 0:
+                ended = np.ones_like(ended)
+            if ended.any():
+                # The others are shown as they are, once more.
+                seen.append(env.reset(options={"reset_mask": ended})[0])
+                here = np.where(ended, here + self.n_envs, here)
+        states = LearnedStates(env.single_observation_space, _MOST_STATES, seed=self.seed)
+        states.learn(
+            np.concatenate(seen),
+            places.reshape(-1),
+            actions.reshape(-1),
+            next_places.reshape(-1),
+            n_actions,
+            self.n_envs,
+        )
+        return states
 
     def _mastery(self, model: ManyGoalsDQN, tables: Tables) -> dict[str, Any]:
         """Return the mastery of the network and of the plan, by the true states."""
@@ -129,10 +201,8 @@ class LearnedStatesConfig:
             found["plan"] = round(evaluate_mastery(by_plan, **task).rate, 4)
         return found
 
-    def _judge_states(self, model: ManyGoalsDQN, tables: Tables) -> dict[str, Any]:
-        """Return how well states that the model tells apart agree with the true ones."""
-        assert model.world is not None
-        states = model.world.identity
+    def _judge_states(self, states: ExactStates, tables: Tables) -> dict[str, Any]:
+        """Return how well states that are told apart agree with the true ones."""
         true = np.repeat(np.arange(len(tables)), _PICTURES_PER_STATE)
         spoiler = self._spoiler(3)
         parts = np.array_split(true, max(1, len(true) // 2_000))
@@ -146,7 +216,6 @@ class LearnedStatesConfig:
             "purity_door": "",
             "purity_block": "",
             "learning_seconds": "",
-            "targets": type(model.targets).__name__,
         }
         if isinstance(states, LearnedStates):
             found["learning_seconds"] = round(states.seconds, 1)
@@ -175,6 +244,32 @@ def purity(clusters: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
     most = np.zeros(int(clusters.max(initial=0)) + 1, dtype=np.int64)
     np.maximum.at(most, pairs[0], counts)
     return float(most.sum() / len(clusters))
+
+
+def _draw(states: LearnedStates, path: Path) -> None:
+    """Draw some pictures of a few states, and the mean of all that are kept of each."""
+    # matplotlib takes long to import.
+    from matplotlib import pyplot
+
+    rng = np.random.default_rng(0)
+    chosen = np.sort(rng.choice(len(states), _STATES_DRAWN, replace=False))
+    size = (_PICTURES_DRAWN + 1, _STATES_DRAWN)
+    figure, axes = pyplot.subplots(*size[::-1], figsize=(size[0] * 1.2, size[1] * 1.25))
+    for row, state in zip(axes, chosen, strict=True):
+        ids = np.full(_PICTURES_TO_AVERAGE, state)
+        pictures = states.sample(ids, rng)
+        for place, picture in zip(row, pictures[:_PICTURES_DRAWN], strict=False):
+            place.imshow(picture)
+        row[-1].imshow(pictures.mean(axis=0).astype(np.uint8))
+        row[0].set_ylabel(f"state {state}")
+    for place in axes.flat:
+        place.set_xticks([])
+        place.set_yticks([])
+    axes[0, -1].set_title("mean")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=80)
+    pyplot.close(figure)
 
 
 def _mdp(name: str) -> TwoRoomsMDP:

@@ -35,8 +35,21 @@ def test_a_row_is_added_for_each_run(tmp_path):
     assert clean["ceiling"] == noisy["ceiling"] == "1.0"
 
 
+def test_states_alone_are_learned_from_random_steps_and_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr("sb3_manygoals.world.learned_states._FEWEST_UPDATES", 100)
+    output = tmp_path / "states.csv"
+    figure = tmp_path / "pictures" / "states.png"
+    LearnedStatesConfig(
+        world="small", total_steps=12_800, states_only=True, figure=figure, output=output
+    ).run()
+    (row,) = rows_of(output)
+    assert float(row["purity_door"]) > 0.99
+    assert row["network"] == row["targets"] == ""
+    assert figure.stat().st_size > 1_000
+
+
 def test_worlds_and_disturbances_that_do_not_exist_are_refused_by_name(tmp_path):
-    with pytest.raises(SettingError, match="world must be one of small, paper, locks, four-rooms"):
+    with pytest.raises(SettingError, match="world must be one of small, paper, locks, warehouse"):
         LearnedStatesConfig(world="moon", output=tmp_path / "states.csv").run()
     with pytest.raises(SettingError, match="disturbance must be one of none, flicker"):
         LearnedStatesConfig(disturbance="rain", output=tmp_path / "states.csv").run()
