@@ -186,12 +186,29 @@ class GoalBuffer:
         :param state_kwargs: further arguments of the class. None: its defaults
         :raises TypeError: if it is no such class
         :raises ValueError: if there is a ``state_key``
+        :raises MemoryError: if as many states as ``capacity``, if it was given, do not fit into the
+            memory that is available. Then nothing has changed
         """
         check_state_class(state_class, self.state_key)
-        capacity = self.states.capacity
+        before = (self.state_class, self.state_kwargs, self.capacity)
+        n_held_out = self.states.capacity - self.capacity
         self.state_class = state_class
         self.state_kwargs = dict(state_kwargs or {})
-        self.states = self._new_states(capacity)
+        if not self._capacity_was_given:
+            # Of learned states more observations are kept, so fewer states fit into memory.
+            most = max(share_of_memory(0.5) // self._size_of_goal, 1)
+            self.capacity = min(self.capacity, most)
+        try:
+            check_memory(
+                f"a goal buffer of capacity {self.capacity}",
+                {"goals": self.capacity * self._size_of_goal},
+                "choose a smaller capacity",
+            )
+            states = self._new_states(self.capacity + n_held_out)
+        except BaseException:
+            self.state_class, self.state_kwargs, self.capacity = before
+            raise
+        self.states = states
         self._known = self._no_goals()
 
     def begin_anew(self) -> None:

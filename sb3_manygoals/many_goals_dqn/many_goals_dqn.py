@@ -584,12 +584,16 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self.policy.use_target_network(kind.uses_target_network)
         self._create_aliases()
 
-    def _choose_targets(self) -> None:
-        """Choose targets, if the user did not, by the share of observations that recur."""
+    def _choose_targets(self, has_learned_states: bool) -> None:
+        """
+        Choose targets, if the user did not, by the share of observations that recur.
+
+        :param has_learned_states: whether states were just learned
+        """
         if self.target_class is not None or self.goals_in_replay or self._awaits_states:
             return
         assert self.world is not None
-        if self._learns_states and self.state_class is None and not self._are_states_useful():
+        if has_learned_states and self.state_class is None and not self._are_states_useful():
             self._give_up_states()
         if self._learns_states:
             return
@@ -603,12 +607,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         )
         if choice is None or (choice.plan == is_planned and not choice.is_first):
             return
-        if choice.is_noisy and is_planned and self._may_try_to_learn_states:
-            self._use_learned_states()
-            self.logger.info(
-                f"{choice.share:.0%} of the observations were met before: which of them are one "
-                "state will be learned from transitions (LearnedStates)"
-            )
+        if choice.is_noisy and is_planned and self._begin_to_learn_states(choice.share):
             return
         if choice.plan != is_planned:
             last_value = self.targets.initial_value
@@ -641,6 +640,27 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         if n_states is None:
             return None
         return n_states * int(self.action_space.n) / self._total_timesteps
+
+    def _begin_to_learn_states(self, share: float) -> bool:
+        """
+        Tell states apart by what will be learned, if they may be learned.
+
+        :param share: share of observations that were met before
+        :return: whether they will be learned
+        """
+        if not self._may_try_to_learn_states:
+            return False
+        try:
+            self._use_learned_states()
+        except MemoryError as error:
+            self._gave_up_states = True
+            warnings.warn(f"states are not learned: {error}", stacklevel=4)
+            return False
+        self.logger.info(
+            f"{share:.0%} of the observations were met before: which of them are one state will be "
+            "learned from transitions (LearnedStates)"
+        )
+        return True
 
     @property
     def _may_try_to_learn_states(self) -> bool:
@@ -850,8 +870,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self.policy.set_training_mode(True)
         # Update learning rate according to schedule
         self._update_learning_rate(self.policy.optimizer)
-        self._learn_states_if_due()
-        self._choose_targets()
+        has_learned = self._learn_states_if_due()
+        self._choose_targets(has_learned)
         has_planned = self._prepare_targets()
         updates: Iterable[Any] = range(gradient_steps)
         if self._awaits_states and not self._is_paced:
@@ -1125,7 +1145,11 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self.start_time = time.time_ns()
         self._pacer.restart()
         self._is_learning = True
+        self.num_timesteps = begin + len(transitions) // n_rollouts
         try:
+            # All transitions are known now, so states need not be learned again later.
+            self._choose_targets(has_learned_states=False)
+            self._choose_targets(self._learn_states_now())
             for number, n_now in enumerate(shares, 1):
                 last = self.num_timesteps
                 self.num_timesteps = begin + len(transitions) * number // n_rollouts

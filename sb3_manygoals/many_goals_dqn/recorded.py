@@ -99,6 +99,9 @@ class Transitions:
                 f"{replay_buffer.action_space}"
             )
         places = np.arange(replay_buffer.size())
+        if replay_buffer.full:
+            # The oldest come first.
+            places = np.roll(places, -replay_buffer.pos)
         is_kept = np.ones((len(places), replay_buffer.n_envs), dtype=np.bool_)
         if replay_buffer.optimize_memory_usage:
             if replay_buffer.full:
@@ -116,13 +119,18 @@ class Transitions:
         ended = dones * (1 - replay_buffer.timeouts[places])
         # SB3 keeps a Discrete observation as an array of one number.
         shape = replay_buffer.observation_space.shape or ()
-        actions = replay_buffer.actions[places][is_kept]
+
+        def of_each_env(columns: NDArray[Any]) -> NDArray[Any]:
+            """Return what is kept of one environment after the other, each in order of time."""
+            kept: NDArray[Any] = columns.swapaxes(0, 1)[is_kept.T]
+            return kept
+
         return cls(
-            replay_buffer.observations[places][is_kept].reshape(-1, *shape),
-            actions.reshape(-1).astype(np.int64),
-            next_observations[is_kept].reshape(-1, *shape),
-            replay_buffer.rewards[places][is_kept],
-            ended[is_kept] > 0,
+            of_each_env(replay_buffer.observations[places]).reshape(-1, *shape),
+            of_each_env(replay_buffer.actions[places]).reshape(-1).astype(np.int64),
+            of_each_env(next_observations).reshape(-1, *shape),
+            of_each_env(replay_buffer.rewards[places]),
+            of_each_env(ended) > 0,
         )
 
     @classmethod
@@ -228,12 +236,15 @@ def take_in(model: ManyGoalsDQN, transitions: Transitions) -> None:
             "bootstrapping",
             stacklevel=3,
         )
-    for first in range(0, len(transitions), _AT_A_TIME):
-        rows = slice(first, first + _AT_A_TIME)
+    parts = [slice(first, first + _AT_A_TIME) for first in range(0, len(transitions), _AT_A_TIME)]
+    # Most observations are in the arrays twice: where an action led, and where the next one was
+    # taken. The first of these counts, or each would seem to recur.
+    found = [model.goal_buffer.observe(all_after[rows]) for rows in parts]
+    for rows, (next_state_ids, next_goal_ids) in zip(parts, found, strict=True):
         observations = all_observations[rows]
         after = all_after[rows]
-        state_ids, _ = model.goal_buffer.observe(observations)
-        next_state_ids, next_goal_ids = model.goal_buffer.observe(after)
+        model.goal_buffer.add(observations)
+        state_ids = model.goal_buffer.states.ids(observations)
         actions = transitions.actions[rows].astype(np.int64)
         rewards = transitions.rewards[rows]
         terminated = transitions.terminated[rows]

@@ -89,6 +89,24 @@ class StateLearningMixin(ModelPart):
         self._learn_states(states)
         return True
 
+    def _learn_states_now(self) -> bool:
+        """
+        Learn states from all transitions that are in memory, and not again in this training.
+
+        :return: whether states were learned
+        """
+        model = self._model
+        n_now = model.replay_buffer.size() * model.n_envs
+        if not self._learns_states or n_now == 0:
+            return False
+        assert model.world is not None
+        states = model.world.identity
+        assert isinstance(states, LearnedStates)
+        self._learned_at_stage = len(_LEARN_AT)
+        self._learned_from = n_now
+        self._learn_states(states)
+        return True
+
     def _learn_states(self, states: LearnedStates) -> None:
         """Learn states, and count all transitions anew."""
         model = self._model
@@ -99,9 +117,10 @@ class StateLearningMixin(ModelPart):
         )
         steps = model.replay_buffer.recorded()
         forgotten = None
+        examples = None
         if states.is_known and model.replay_buffer.full:
             forgotten = _forgotten(model.world, steps)
-        examples = states.observations.copy()
+            examples = states.observations.copy()
         ids = states.learn(
             steps.observations,
             steps.places,
@@ -118,7 +137,7 @@ class StateLearningMixin(ModelPart):
             steps.rewards,
             steps.terminated,
         )
-        if forgotten is not None:
+        if forgotten is not None and examples is not None:
             # Of old states, those examples that were nearest to their centers say what they are.
             moved = states.ids(examples)
             model.world.add_outcomes(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
@@ -27,6 +28,8 @@ _HARDLY_RECURS = 0.02
 # Plans are given up if the actions of all states that there seem to be are more than so many times
 # the steps of training, and taken up again if they are half as many.
 _MOST_ACTIONS_PER_STEP = 8.0
+# If there are fewer components than this share of episodes, no more can be told.
+_LEAST_SHARE = 1e-6
 # The number of states is estimated from so many episodes, and not from fewer.
 _FEWEST_EPISODES = 8
 # With fewer observations nothing can be told, as after loading.
@@ -131,20 +134,24 @@ def estimate_states(world: WorldModel) -> float | None:
     """
     Estimate how many states a world has, from how often episodes met a state of another episode.
 
-    If K of N states are known, two of them that were met at random in different episodes are the
-    same with probability 1 / N. So about K^2 / 2N episodes are connected to others by a state.
+    If K of N states are known from E episodes, an episode has some K / E of them. Two episodes that
+    are at random places have a state in common with probability (K / E)^2 / N. So episodes are
+    connected as in a random graph, in which each has K^2 / (E N) neighbors on average. How many
+    components such a graph has is known (Erdos and Renyi 1960, "On the Evolution of Random
+    Graphs"), so N follows from the number of components.
+
     Transitions tell how many episodes there were: an episode leaves its first state once more often
     than it comes to it, if its first and its last state are not the same.
 
     :param world: what is known of the world
-    :return: the number of states, at least K, and K^2 if no episodes are connected. None if there
-        are too few episodes to tell
+    :return: the number of states, at least K. None if there are too few episodes to tell, or if all
+        of them are connected, as where all begin in one state
     """
     outcomes = world.outcomes()
     n_states = len(world.identity)
     left = np.bincount(outcomes.state_ids, weights=outcomes.counts, minlength=n_states)
     arrived = np.bincount(outcomes.next_state_ids, weights=outcomes.counts, minlength=n_states)
-    n_episodes = np.maximum(left - arrived, 0.0).sum()
+    n_episodes = float(np.maximum(left - arrived, 0.0).sum())
     if n_episodes < _FEWEST_EPISODES:
         return None
     graph = csr_array(
@@ -155,6 +162,34 @@ def estimate_states(world: WorldModel) -> float | None:
     # A state without transitions, as the last one of an environment, is no episode.
     has_transitions = (left + arrived) > 0
     n_components = len(np.unique(labels[has_transitions]))
+    if n_components == 1:
+        return None
     n_known = int(has_transitions.sum())
-    n_connected = max(n_episodes - n_components, 0.5)
-    return float(max(n_known, n_known**2 / (2.0 * n_connected)))
+    # Half a connection stands for none.
+    share = max(min(n_components, n_episodes - 0.5) / n_episodes, _LEAST_SHARE)
+    return max(float(n_known), n_known**2 / (_mean_degree(share) * n_episodes))
+
+
+def _mean_degree(share: float) -> float:
+    """
+    Return how many neighbors the nodes of a random graph have on average.
+
+    :param share: the number of components, divided by that of nodes, from 0 to 1
+    """
+
+    if share >= 0.5:
+        # All components are trees: each connection leaves one component less.
+        return 2.0 * (1.0 - share)
+
+    def degree_of(giant: float) -> float:
+        """Return the degree at which a giant component has this share of all nodes."""
+        return float(-np.log1p(-giant) / giant)
+
+    def excess(giant: float) -> float:
+        """Return by how much the share of components is greater with this giant component."""
+        degree = degree_of(giant)
+        # The others are as in a graph of a smaller degree, which has no giant component.
+        small = degree * (1.0 - giant)
+        return float((small - small**2 / 2.0) / degree - share)
+
+    return degree_of(brentq(excess, 1e-9, 1.0 - 1e-12))

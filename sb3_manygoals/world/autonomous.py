@@ -26,6 +26,8 @@ _FEWEST_PAIRS = 100
 _FEWEST_TEST_PAIRS = 32
 # What changes within an environment is told from so many pairs of it.
 _FEWEST_OF_ENV = 8
+# If more of the transitions than this seem to begin an episode, they are not in order of time.
+_MOST_RESETS = 0.5
 # If what is before a reset tells less than this about what is after it, in nats, nothing goes on.
 _LEAST_GAIN = 0.1
 # A batch of transitions that share what goes on is chosen from so many.
@@ -186,7 +188,10 @@ def find_autonomous(
     :param rng: chooses pairs
     :return: what was found
     """
-    n_times = len(places) // n_envs
+    since = steps_since_reset(places, next_places, n_envs)
+    if (since == 0).mean() > _MOST_RESETS:
+        return Autonomous(0.0, None)
+    n_times = len(since)
     n_train = int(n_times * (1.0 - _SHARE_OF_TEST))
     streams = (places, next_places, n_envs)
     train = pairs_over_resets(*streams, _FEWEST_PAIRS, slice(None, n_train))
@@ -267,11 +272,12 @@ def draw_alike(codes: NDArray[np.float32], batch_size: int) -> Draw:
     def rows(rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw a transition, and those of many others that are nearest to it."""
         center = all_codes[int(rng.integers(len(codes)))]
-        some = rng.integers(len(codes), size=max(_CANDIDATES, batch_size))
+        # One transition twice would be taken for a wrong one.
+        some = np.unique(rng.integers(len(codes), size=max(_CANDIDATES, batch_size)))
         distances = (all_codes[some] - center).square().sum(1)
-        nearest: NDArray[np.int64] = some[
-            distances.topk(batch_size, largest=False, sorted=False).indices.numpy()
-        ]
+        n_drawn = min(batch_size, len(some))
+        places = distances.topk(n_drawn, largest=False, sorted=False).indices.numpy()
+        nearest: NDArray[np.int64] = some[places]
         return nearest
 
     return rows

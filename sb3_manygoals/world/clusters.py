@@ -12,6 +12,11 @@ from scipy.sparse.csgraph import connected_components
 
 # The distance of interchangeable codes is measured with so many transitions.
 _TRANSITIONS_TO_MEASURE = 20_000
+# If there is a clock, more of them are needed to find two of one state at different times. Times
+# differ if they are not among this share of the nearest ones. The nearer half of all pairs is most
+# often of one state.
+_TRANSITIONS_WITH_CLOCK = 60_000
+_SHARE_AT_ONE_TIME = 0.25
 # Fine clusters have this multiple of the median distance of interchangeable codes as their radius.
 # Pieces of states are merged later, so that it may be small.
 _FINE_RADIUS = 1.3
@@ -136,8 +141,8 @@ def interchangeable_distance(
 
     Two transitions with one action, from the two nearest of many observations, most often begin in
     one state and lead to one state. So the median distance of what they lead to is that of
-    different observations of one state. If something goes on by itself, such as a clock, it must
-    differ between the two.
+    different observations of one state. If something goes on by itself, such as a clock, it must be
+    far from equal in the two.
 
     :param codes: codes of n observations, shape ``(n, features)``
     :param actions: the actions taken there, shape ``(n,)``
@@ -147,7 +152,8 @@ def interchangeable_distance(
         nothing
     :return: the distance
     """
-    rows = rng.permutation(len(codes))[:_TRANSITIONS_TO_MEASURE]
+    n_rows = _TRANSITIONS_TO_MEASURE if autonomous is None else _TRANSITIONS_WITH_CLOCK
+    rows = rng.permutation(len(codes))[:n_rows]
     found = []
     for action in np.unique(actions[rows]):
         of_action = rows[actions[rows] == action]
@@ -155,6 +161,7 @@ def interchangeable_distance(
             continue
         here = th.from_numpy(codes[of_action])
         places = []
+        nearness = []
         for at in range(0, len(here), _AT_A_TIME):
             distances = th.cdist(here[at : at + _AT_A_TIME], here)
             n_rows = len(distances)
@@ -162,10 +169,18 @@ def interchangeable_distance(
             if autonomous is not None:
                 going_on = th.from_numpy(autonomous[of_action])
                 apart = th.cdist(going_on[at : at + _AT_A_TIME], going_on)
-                distances[apart <= apart.median()] = th.inf
-            places.append(distances.argmin(1).numpy())
+                n_at_one_time = max(int(_SHARE_AT_ONE_TIME * len(here)), 1)
+                limits = apart.kthvalue(n_at_one_time, dim=1, keepdim=True).values
+                distances[apart <= limits] = th.inf
+            nearest_distances, nearest_places = distances.min(1)
+            places.append(nearest_places.numpy())
+            nearness.append(nearest_distances.numpy())
         there = next_codes[of_action]
-        found.append(np.linalg.norm(there - there[np.concatenate(places)], axis=1))
+        offsets = np.linalg.norm(there - there[np.concatenate(places)], axis=1)
+        if autonomous is not None:
+            near = np.concatenate(nearness)
+            offsets = offsets[near <= np.median(near)]
+        found.append(offsets)
     return float(np.median(np.concatenate(found))) if found else 0.0
 
 
@@ -216,6 +231,19 @@ def agreement(
     return np.divide(match, own, out=np.full(len(pairs), np.nan), where=own > 0), known
 
 
+def some_transitions(n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """
+    Choose transitions to find clusters with, if there are too many.
+
+    :param n: number of transitions
+    :param rng: chooses them
+    :return: their rows, at most 150,000
+    """
+    if n <= _TRANSITIONS_TO_CLUSTER:
+        return np.arange(n)
+    return rng.permutation(n)[:_TRANSITIONS_TO_CLUSTER]
+
+
 def find_clusters(
     codes: NDArray[np.float32],
     actions: NDArray[np.integer],
@@ -236,17 +264,11 @@ def find_clusters(
     :param actions: the actions taken there, shape ``(n,)``
     :param next_codes: codes of what they led to, shape ``(n, features)``
     :param most: greatest number of clusters
-    :param rng: chooses transitions, if there are too many
+    :param rng: chooses transitions to measure distances with
     :param autonomous: what goes on by itself, of the n observations, shape ``(n, k)``. None:
         nothing
     :return: the clusters
     """
-    if len(codes) > _TRANSITIONS_TO_CLUSTER:
-        rows = rng.permutation(len(codes))[:_TRANSITIONS_TO_CLUSTER]
-        codes = codes[rows]
-        actions = actions[rows]
-        next_codes = next_codes[rows]
-        autonomous = None if autonomous is None else autonomous[rows]
     typical = interchangeable_distance(codes, actions, next_codes, rng, autonomous)
     # Codes that are all equal need a radius too.
     radius = max(_FINE_RADIUS * typical, 1e-6)

@@ -61,7 +61,8 @@ class ContrastiveEncoder(nn.Module):
         n_inputs = self._flat(np.zeros(shape, observation_space.dtype)).shape[1]
         # The weights come from a seed of their own, and leave PyTorch's generator as it is.
         with th.random.fork_rng(devices=[]):
-            th.manual_seed(seed)
+            # th.manual_seed would seed the generators of GPUs, too.
+            th.default_generator.manual_seed(seed)
             self.shared = nn.Sequential(
                 nn.Linear(n_inputs, n_hidden),
                 nn.LayerNorm(n_hidden),
@@ -88,6 +89,17 @@ class ContrastiveEncoder(nn.Module):
             return np.concatenate(rows, axis=1)
         return observations.reshape(len(observations), -1).astype(np.float32)
 
+    @property
+    def _is_integer(self) -> NDArray[np.bool_]:
+        """Which inputs are integers, shape (inputs,)."""
+        space = self.observation_space
+        parts = space.parts.values() if isinstance(space, PackedSpace) else [space]
+        kinds = [
+            np.full(int(np.prod(part.shape or ())), np.issubdtype(part.dtype, np.integer))
+            for part in parts
+        ]
+        return np.concatenate(kinds)
+
     def fit_inputs(self, observations: NDArray[Any]) -> None:
         """
         Standardize inputs by these observations from now on.
@@ -97,9 +109,12 @@ class ContrastiveEncoder(nn.Module):
         places = np.linspace(0, len(observations) - 1, _OBSERVATIONS_TO_FIT, dtype=np.int64)
         rows = self._flat(observations[np.unique(places)])
         deviations = rows.std(axis=0)
-        # What hardly ever varies must not become hundreds of times too large.
-        varying = deviations[deviations > 0.0]
-        least = np.median(varying) / 2 if len(varying) else 1.0
+        # Floats may have different units, so only numbers that do not vary are left as they are.
+        least = 1e-6 * np.maximum(np.abs(rows).max(axis=0), 1e-6)
+        # Integers, such as pixels, have one unit. Those that hardly ever vary must not become
+        # hundreds of times too large.
+        varying = deviations[self._is_integer & (deviations > 0.0)]
+        least[self._is_integer] = np.median(varying) / 2 if len(varying) else 1.0
         self.mean.copy_(th.from_numpy(rows.mean(axis=0)))
         self.scale.copy_(th.from_numpy(1.0 / np.maximum(deviations, least).astype(np.float32)))
 
@@ -132,22 +147,6 @@ class ContrastiveEncoder(nn.Module):
         squares = predicted.square().sum(1)[:, None] + codes.square().sum(1)
         scores = -(squares - 2.0 * predicted @ codes.T) * self.log_scale.exp()
         return nn.functional.cross_entropy(scores, rows)
-
-    @th.no_grad()
-    def predict(self, observations: NDArray[Any], actions: NDArray[Any]) -> NDArray[np.float32]:
-        """
-        Predict the codes of what actions lead to.
-
-        :param observations: shape ``(n, *observation_space.shape)``
-        :param actions: the actions taken there, shape ``(n,)``
-        :return: float32, shape ``(n, n_features)``
-        """
-        features = self._features(observations)
-        rows = th.arange(len(observations), device=features.device)
-        chosen = th.as_tensor(actions, dtype=th.int64, device=features.device)
-        predicted = self.predicted(features).view(len(rows), self.n_actions, -1)[rows, chosen]
-        found: NDArray[np.float32] = predicted.cpu().numpy()
-        return found
 
     @th.no_grad()
     def encode(self, observations: NDArray[Any]) -> NDArray[np.float32]:
@@ -199,7 +198,7 @@ def train_encoder(
     encoder.train()
     # Dropout and noise come from a seed of their own, and leave PyTorch's generator as it is.
     with th.random.fork_rng(devices=[]):
-        th.manual_seed(int(rng.integers(2**31)))
+        th.default_generator.manual_seed(int(rng.integers(2**31)))
         for update in range(n_updates):
             share = min(1.0, (update + 1) / _WARM_UP) * (1.0 - update / n_updates)
             optimizer.param_groups[0]["lr"] = learning_rate * share

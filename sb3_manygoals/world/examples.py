@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_manygoals.validation import check_count
 from sb3_manygoals.world.states import UNKNOWN, ExactStates
 
 EXAMPLES_PER_STATE = 32
@@ -22,6 +23,7 @@ class ExampleStates(ExactStates):
     :param observation_space: space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
     :param capacity: greatest number of states. Memory is used only as states come in
     :param examples_per_state: greatest number of observations that are kept of a state
+    :raises ValueError: if it is below 1
     """
 
     is_exact: ClassVar[bool] = False
@@ -32,7 +34,7 @@ class ExampleStates(ExactStates):
         capacity: int,
         examples_per_state: int = EXAMPLES_PER_STATE,
     ) -> None:
-        self.examples_per_state = examples_per_state
+        self.examples_per_state = check_count("examples_per_state", examples_per_state)
         self._rng = np.random.default_rng(0)
         super().__init__(observation_space, capacity)
 

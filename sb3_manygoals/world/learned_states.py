@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from sb3_manygoals.validation import check_count, check_number
 from sb3_manygoals.world.autonomous import draw_alike, find_autonomous
-from sb3_manygoals.world.clusters import find_clusters, nearest
+from sb3_manygoals.world.clusters import find_clusters, nearest, some_transitions
 from sb3_manygoals.world.contrastive import ContrastiveEncoder, train_encoder
 from sb3_manygoals.world.examples import EXAMPLES_PER_STATE, ExampleStates
 from sb3_manygoals.world.states import UNKNOWN, ExactStates
@@ -24,7 +25,6 @@ _FEWEST_UPDATES = 1_000
 _MOST_UPDATES = 8_000
 # Before anything is learned, so many of the first observations are states of their own.
 _PROVISIONAL_STATES = 1_000
-_PREFIX = "learned_"
 _WEIGHT = "learned_weight_"
 
 
@@ -187,6 +187,7 @@ class LearnedStates(ExampleStates):
             raise ValueError(
                 f"actions must be from 0 to {n_actions - 1}, got {actions.min()} to {actions.max()}"
             )
+        check_count("n_envs", n_envs)
         if len(actions) % n_envs:
             raise ValueError(
                 f"transitions must be as many for each of {n_envs} environments, got {len(actions)}"
@@ -207,7 +208,8 @@ class LearnedStates(ExampleStates):
             self.learning_rate,
             rng,
         )
-        encoder = self.encoder
+        # If learning is interrupted, nothing has changed.
+        encoder = copy.deepcopy(self.encoder)
         # An encoder that has learned a clock would have to forget it.
         is_news = autonomous.gain > 0.0 and self.autonomous_gain == 0.0
         if encoder is None or is_news:
@@ -215,7 +217,6 @@ class LearnedStates(ExampleStates):
                 self.observation_space, n_actions, self.n_features, self.n_hidden, self.seed
             )
             encoder.fit_inputs(observations)
-        self.autonomous_gain = autonomous.gain
         draw = None
         if autonomous.codes is not None:
             draw = draw_alike(autonomous.codes[next_places], self.batch_size)
@@ -230,15 +231,17 @@ class LearnedStates(ExampleStates):
             draw,
         )
         codes = encoder.encode(observations)
+        rows = some_transitions(len(actions), rng)
         clusters = find_clusters(
-            codes[places],
-            actions,
-            codes[next_places],
+            codes[places[rows]],
+            actions[rows],
+            codes[next_places[rows]],
             self.capacity,
             rng,
-            None if autonomous.codes is None else autonomous.codes[places],
+            None if autonomous.codes is None else autonomous.codes[places[rows]],
         )
         self.encoder = encoder
+        self.autonomous_gain = autonomous.gain
         self._centers = clusters.centers
         self._n_states = len(clusters.centers)
         self.radius = clusters.radius
@@ -315,6 +318,13 @@ class LearnedStates(ExampleStates):
         """
         if "learned_times" not in state:
             raise ValueError("the file has states that were not learned")
+        try:
+            self._restore(state)
+        except KeyError as error:
+            raise ValueError(f"the file has learned states without {error}") from error
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        """Replace all that is known. Before anything changes, all that is needed is read."""
         observations = state["observations"]
         capacity = int(state["capacity"])
         centers = state.get("learned_centers")
@@ -325,8 +335,19 @@ class LearnedStates(ExampleStates):
                 f"{capacity}"
             )
         encoder = None
+        radius = 0.0
+        threshold = 0.0
         if centers is not None:
             encoder = self._encoder_of(state)
+            radius = float(state["learned_radius"])
+            threshold = float(state["learned_threshold"])
+        examples = state["examples"][:, : self.examples_per_state]
+        # If fewer were kept than these states keep, no more can be drawn from.
+        kept_fewer = examples.shape[1] < self.examples_per_state
+        most = examples.shape[1] if kept_fewer else np.iinfo(np.int64).max
+        n_seen = np.minimum(state["n_seen"], most)
+        numbers = [int(state[name]) for name in ("learned_times", "n_added", "n_recurred")]
+        autonomous_gain = float(state["learned_autonomous_gain"])
         self._make_room(capacity)
         self.encoder = encoder
         if encoder is None:
@@ -334,20 +355,14 @@ class LearnedStates(ExampleStates):
         else:
             self._centers = np.asarray(centers, np.float32).copy()
             self._n_states = len(observations)
-            self.radius = float(state["learned_radius"])
-            self.threshold = float(state["learned_threshold"])
-        examples = state["examples"][:, : self.examples_per_state]
+        self.radius = radius
+        self.threshold = threshold
         self._examples[: len(examples), : examples.shape[1]] = examples
-        # If fewer were kept than these states keep, no more can be drawn from.
-        was_full = examples.shape[1] < self.examples_per_state
-        most = examples.shape[1] if was_full else np.iinfo(np.int64).max
-        self._n_seen[: len(examples)] = np.minimum(state["n_seen"], most)
+        self._n_seen[: len(examples)] = n_seen
         if "rng" in state:
             self._rng.bit_generator.state = state["rng"]
-        self.n_learned = int(state["learned_times"])
-        self.autonomous_gain = float(state["learned_autonomous_gain"])
-        self.n_added = int(state["n_added"])
-        self.n_recurred = int(state["n_recurred"])
+        self.n_learned, self.n_added, self.n_recurred = numbers
+        self.autonomous_gain = autonomous_gain
 
     def _encoder_of(self, state: Mapping[str, Any]) -> ContrastiveEncoder:
         """Return the encoder of a saved state. A ValueError if it does not fit these states."""

@@ -211,7 +211,11 @@ def test_a_world_with_far_more_states_than_steps_is_not_planned(share, ratio, is
     assert not found.is_noisy
 
 
-@pytest.mark.parametrize(("n_states", "n_episodes"), [(1_000, 20), (50_000, 200)])
+@pytest.mark.parametrize(
+    ("n_states", "n_episodes"),
+    # In the last world, all but a few episodes are connected.
+    [(1_000, 20), (50_000, 200), (5_000, 100)],
+)
 def test_the_number_of_states_is_estimated_from_episodes_that_meet(n_states, n_episodes):
     rng = np.random.default_rng(0)
     estimates = []
@@ -231,6 +235,16 @@ def test_the_number_of_states_is_estimated_from_episodes_that_meet(n_states, n_e
         )
         estimates.append(estimate_states(world))
     assert 0.7 * n_states <= np.median(estimates) <= 1.5 * n_states
+
+
+def test_where_all_episodes_begin_in_one_state_the_number_of_states_cannot_be_told():
+    states = ExactStates(spaces.Discrete(1_000), 1_000)
+    world = WorldModel(states, 2)
+    ids = states.observe(np.arange(21))
+    # Twenty episodes of one step, from state 0.
+    no = np.zeros(20)
+    world.record(np.repeat(ids[:1], 20), np.zeros(20, np.int64), ids[1:], no, no > 0)
+    assert estimate_states(world) is None
 
 
 def test_of_few_episodes_the_number_of_states_cannot_be_told():

@@ -74,11 +74,14 @@ def test_transitions_come_from_a_replay_memory_of_sb3():
     found = Transitions.of_replay_buffer(rival.replay_buffer)
     assert len(found) == 64
     memory = rival.replay_buffer
-    np.testing.assert_array_equal(found.observations, memory.observations.reshape(-1))
-    np.testing.assert_array_equal(found.next_observations, memory.next_observations.reshape(-1))
-    np.testing.assert_array_equal(
-        found.terminated, memory.dones[:, 0] * (1 - memory.timeouts[:, 0])
-    )
+    # The memory is full, and its oldest transitions come first.
+    in_order = np.roll(np.arange(64), -memory.pos)
+    seen = memory.observations[in_order].reshape(-1)
+    np.testing.assert_array_equal(found.observations, seen)
+    after = memory.next_observations[in_order].reshape(-1)
+    np.testing.assert_array_equal(found.next_observations, after)
+    ended = memory.dones[:, 0] * (1 - memory.timeouts[:, 0])
+    np.testing.assert_array_equal(found.terminated, ended[in_order])
     model = ManyGoalsDQN(
         "MlpPolicy",
         NoEnv(env.observation_space, env.action_space),
@@ -105,6 +108,18 @@ def test_a_memory_that_shares_observations_gives_each_transition_with_its_own_ne
     found = Transitions.of_replay_buffer(memory)
     np.testing.assert_array_equal(found.next_observations, found.observations + 1)
     assert len(found) == (7 if is_full else 5)
+
+
+def test_transitions_of_several_environments_come_one_environment_after_the_other():
+    memory = ReplayBuffer(12, spaces.Box(0, 100, (1,), np.float32), ACTIONS, "cpu", n_envs=3)
+    for step in range(6):
+        seen = np.array([[10 * env + step] for env in range(3)], dtype=np.float32)
+        dones = np.zeros(3)
+        memory.add(seen, seen + 1, np.array([[0], [1], [2]]), np.arange(3.0), dones, [{}] * 3)
+    found = Transitions.of_replay_buffer(memory)
+    # There is room for four steps of each environment.
+    assert found.observations[:, 0].tolist() == [2, 3, 4, 5, 12, 13, 14, 15, 22, 23, 24, 25]
+    assert found.actions.tolist() == found.rewards.tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
 
 def filled_memory(action_space=ACTIONS, **kwargs):

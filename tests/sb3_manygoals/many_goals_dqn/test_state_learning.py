@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import GoalBuffer, ManyGoalsDQN
+from sb3_manygoals import GoalBuffer, ManyGoalsDQN, NoEnv, Transitions
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from sb3_manygoals.many_goals_dqn import state_learning as learning
@@ -232,6 +232,56 @@ def test_states_that_do_not_recur_are_given_up(monkeypatch):
         model.learn(1_000)
     assert isinstance(model.targets, TDTargets)
     assert type(model.world.identity) is ExactStates
+
+
+def noisy_walk(n_steps):
+    """Return recorded random steps in a corridor that is seen with noise."""
+    env = Spotted()
+    rng = np.random.default_rng(0)
+    seen = [env.reset(seed=0)[0]]
+    actions = rng.integers(3, size=n_steps)
+    for action in actions:
+        seen.append(env.step(int(action))[0])
+    return Transitions(np.stack(seen[:-1]), actions, np.stack(seen[1:]))
+
+
+@pytest.mark.parametrize("n_updates", [5, 120])
+def test_states_are_learned_from_recorded_transitions_before_the_first_update(n_updates):
+    env = Spotted()
+    model = model_of(NoEnv(env.observation_space, env.action_space))
+    model.learn_from(noisy_walk(1_500), n_updates=n_updates)
+    assert model._n_updates == n_updates
+    assert model.world.identity.n_learned == 1
+    assert model.world.n_counted == 1_500
+    # More of them are learned from when they come.
+    model.learn_from(noisy_walk(300), n_updates=5)
+    assert model.world.identity.n_learned == 2
+    assert model.world.n_counted == 1_800
+
+
+def test_recorded_transitions_choose_learned_states_by_themselves(monkeypatch):
+    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 1_000)
+    env = Spotted()
+    model = model_of(
+        NoEnv(env.observation_space, env.action_space), state_class=None, state_kwargs=QUICK
+    )
+    model.learn_from(noisy_walk(1_500), n_updates=5)
+    assert isinstance(model.world.identity, LearnedStates)
+    assert isinstance(model.targets, PlannedTargets)
+    assert model._n_updates == 5
+
+
+def test_states_for_which_there_is_no_memory_are_not_learned(monkeypatch):
+    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 200)
+    model = model_of(state_class=None)
+
+    def refuse(*_):
+        raise MemoryError("a goal buffer of capacity 9 needs 1 TB")
+
+    monkeypatch.setattr(model.goal_buffer, "use_states", refuse)
+    with pytest.warns(UserWarning, match="states are not learned: a goal buffer of capacity 9"):
+        model.learn(250)
+    assert isinstance(model.targets, TDTargets)
 
 
 def test_short_trainings_and_exact_worlds_learn_no_states():

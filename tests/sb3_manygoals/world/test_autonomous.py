@@ -172,6 +172,15 @@ def test_states_leave_out_a_clock():
     assert counts.max(axis=1).sum() / len(ids) > 0.99
 
 
+def test_transitions_in_no_order_of_time_tell_nothing():
+    n_envs = 16
+    observations, places, _, next_places, _ = walks(1_000, n_envs, 0, on_the_wall)
+    # As if they were of one environment.
+    rng = np.random.default_rng(0)
+    found = find_autonomous(SPACE, observations, places, next_places, 1, 300, 64, 1e-3, rng)
+    assert found == (0.0, None)
+
+
 def test_transitions_must_be_as_many_for_each_environment():
     observations, places, actions, next_places, _ = walks(10, 2, 0, None)
     with pytest.raises(ValueError, match="as many for each of 3 environments, got 20"):

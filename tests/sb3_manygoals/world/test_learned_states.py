@@ -182,6 +182,10 @@ def test_that_a_checkpoint_has_all_that_was_learned(
 
 
 def test_that_wrong_arguments_are_refused(seen: Seen) -> None:
+    with pytest.raises(ValueError, match="examples_per_state"):
+        LearnedStates(SPACE, 10, examples_per_state=0)
+    with pytest.raises(ValueError, match="n_envs"):
+        LearnedStates(SPACE, 10).learn(*seen[:4], n_actions=5, n_envs=0)
     with pytest.raises(ValueError, match="batch_size"):
         LearnedStates(SPACE, 10, batch_size=1)
     with pytest.raises(ValueError, match="actions must be from 0 to 2"):
@@ -189,6 +193,46 @@ def test_that_wrong_arguments_are_refused(seen: Seen) -> None:
     nothing = np.zeros(0, np.int64)
     with pytest.raises(ValueError, match="got none"):
         LearnedStates(SPACE, 10).learn(seen.observations, nothing, nothing, nothing, 3)
+
+
+def test_that_units_of_floats_do_not_matter(seen: Seen) -> None:
+    # The first four numbers, which show the row, are a hundredth of what they were.
+    scaled = seen.observations.copy()
+    scaled[:, :_SIDE] /= 100.0
+    _, ids = learn(seen._replace(observations=scaled))
+    purity, completeness = purity_and_completeness(ids, seen.truth)
+    assert purity > 0.99
+    assert completeness > 0.95
+
+
+def test_that_learning_that_is_interrupted_changes_nothing(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states, _ = learn(seen)
+    before = states.ids(seen.observations)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sb3_manygoals.world.learned_states.find_clusters", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        states.learn(*seen[:4], n_actions=5)
+    np.testing.assert_array_equal(states.ids(seen.observations), before)
+    assert states.n_learned == 1
+
+
+def test_that_a_damaged_checkpoint_changes_nothing(
+    learned: tuple[LearnedStates, NDArray[np.int64]], seen: Seen
+) -> None:
+    state = learned[0].get_checkpoint_state()
+    other = LearnedStates(SPACE, 500, n_features=16, n_hidden=64)
+    other.observe(seen.observations[:5])
+    for name in ("learned_radius", "n_seen", "learned_weight_code.bias"):
+        damaged = {key: value for key, value in state.items() if key != name}
+        with pytest.raises(ValueError, match="the file has learned states"):
+            other.set_checkpoint_state(damaged)
+        assert len(other) == 5
+        assert not other.is_known
 
 
 def test_that_chance_splits_no_state() -> None:
