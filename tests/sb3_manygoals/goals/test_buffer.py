@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
+from sb3_manygoals.world import ExactStates, LearnedStates
 from tests.sb3_manygoals.many_goals_dqn.memories import goals_of
 
 PIXELS = spaces.Box(0, 255, (2, 2), np.uint8)
@@ -266,3 +267,22 @@ def test_the_state_of_another_buffer_is_refused(other, message):
     # It is as it was.
     np.testing.assert_array_equal(buffer.observations, [[1, 1, 1]])
     assert buffer.ids(buffer.observations) == [0]
+
+
+def test_fewer_learned_states_than_exact_ones_fit_into_memory(monkeypatch):
+    pictures = spaces.Box(0, 255, (84, 84, 3), np.uint8)
+    monkeypatch.setattr("sb3_manygoals.goals.buffer.share_of_memory", lambda share: 2**28)
+    buffer = GoalBuffer(pictures)
+    n_exact = buffer.capacity
+    buffer.use_states(LearnedStates)
+    # Of each learned state, 32 observations are kept.
+    assert n_exact / 33 < buffer.capacity < n_exact / 31
+    assert buffer.states.capacity == buffer.capacity
+    # A capacity that was given stays, or is refused before anything changes.
+    fixed = GoalBuffer(pictures, capacity=1_000)
+    monkeypatch.setattr("sb3_manygoals.memory_limits.available_memory", lambda: 2**28)
+    with pytest.raises(MemoryError, match="a goal buffer of capacity 1000"):
+        fixed.use_states(LearnedStates)
+    assert type(fixed.states) is ExactStates
+    assert fixed.state_class is None
+    assert fixed.capacity == 1_000
