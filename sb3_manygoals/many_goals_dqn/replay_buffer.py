@@ -238,13 +238,13 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         if self.states is not None:
             # The states that are still to come need memory too.
             room = self.states.capacity - len(self.states)
-            available -= room * self._size_of_observation
-        rows = max(available, 0) // (2 * self.n_envs * self._size_of_observation)
+            available -= room * self.size_of_observation
+        rows = max(available, 0) // (2 * self.n_envs * self.size_of_observation)
         if rows < self.buffer_size:
             self.shrink(rows * self.n_envs)
 
     @property
-    def _size_of_observation(self) -> int:
+    def size_of_observation(self) -> int:
         """Bytes of an observation."""
         return math.prod(self._shape) * np.dtype(self.observation_space.dtype).itemsize
 
@@ -261,7 +261,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         asked = self.buffer_size * self.n_envs
         what = (
             f"a replay memory of {asked} transitions would take "
-            f"{readable(2 * asked * self._size_of_observation)} if observations do not recur, "
+            f"{readable(2 * asked * self.size_of_observation)} if observations do not recur, "
             f"{readable(share_of_memory(1.0))} are available"
         )
         if rows * self.n_envs < min(_FEWEST_TRANSITIONS, asked):
@@ -312,7 +312,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         one_step = cls(n_envs, observation_space, action_space, "cpu", n_envs, **kwargs)
         arrays = {name: getattr(one_step, name) for name in (*_OTHER_ARRAYS, "state_ids")}
         sizes = {name: array.nbytes for name, array in arrays.items() if array is not None}
-        sizes["observations"] = 2 * n_envs * one_step._size_of_observation
+        sizes["observations"] = 2 * n_envs * one_step.size_of_observation
         rows = max(buffer_size // n_envs, 1)
         return {f"replay {name.replace('_', ' ')}": size * rows for name, size in sizes.items()}
 
@@ -366,15 +366,17 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
                 self.dones[times].reshape(-1),
             )
 
-    def recorded(self) -> RecordedSteps:
+    def recorded(self, times: slice = slice(None)) -> RecordedSteps:
         """
-        Return all transitions, oldest first. What is shown twice, as the end of one transition and
-        the beginning of the next one, is there once.
+        Return transitions, oldest first. What is shown twice, as the end of one transition and the
+        beginning of the next one, is there once.
 
+        :param times: which of the steps of all environments together to return, counted from the
+            oldest one in memory, without a stride. By default all
         :return: the observations and the transitions between them
         """
-        n_times = self.size()
-        oldest_first = (self.pos - n_times + np.arange(n_times)) % self.buffer_size
+        oldest_first = (self.pos - self.size() + np.arange(self.size())[times]) % self.buffer_size
+        n_times = len(oldest_first)
         shape = (n_times, self.n_envs, *self._shape)
         seen = np.empty(shape, self.observation_space.dtype)
         places = np.arange(n_times * self.n_envs).reshape(n_times, self.n_envs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from numpy.typing import NDArray
 
 from sb3_manygoals.many_goals_dqn.part import ModelPart
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
-from sb3_manygoals.many_goals_dqn.replay_buffer import RecordedSteps
+from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, RecordedSteps
+from sb3_manygoals.memory_limits import share_of_memory
 from sb3_manygoals.world import LearnedStates, Outcomes, WorldModel
 
 # States are learned at these shares of training, the first time not before learning starts.
@@ -21,6 +23,10 @@ _GROWTH = 1.5
 # transitions do. If they always did, the gain would be 1.
 _MOST_STATES = 0.5
 _LEAST_GAIN = 0.4
+# Transitions are copied to learn from them. Their observations are there so many times for a
+# moment, and may take this share of the memory that is available.
+_COPIES = 3
+_SHARE_OF_MEMORY = 0.5
 # In a shorter training, states are learned only if the user says so.
 FEWEST_STEPS = 20_000
 
@@ -112,14 +118,23 @@ class StateLearningMixin(ModelPart):
         model = self._model
         assert model.world is not None
         assert model.goal_buffer is not None
-        model.logger.info(
-            f"learning states from {model.replay_buffer.size() * model.n_envs:,} transitions"
-        )
-        steps = model.replay_buffer.recorded()
+        replay = model.replay_buffer
+        room = share_of_memory(_SHARE_OF_MEMORY) // (_COPIES * replay.size_of_observation)
+        n_times = min(replay.size(), max(room // model.n_envs, 1))
+        if n_times < replay.size():
+            warnings.warn(
+                f"states are learned from the newest {n_times * model.n_envs} of "
+                f"{replay.size() * model.n_envs} transitions: there is no memory for a copy of "
+                "all. A smaller buffer_size leaves more memory",
+                stacklevel=5,
+            )
+        model.logger.info(f"learning states from {n_times * model.n_envs:,} transitions")
+        newest = replay.size() - n_times
+        steps = replay.recorded(slice(newest, None))
         forgotten = None
         examples = None
-        if states.is_known and model.replay_buffer.full:
-            forgotten = _forgotten(model.world, steps)
+        if states.is_known and replay.full:
+            forgotten = _forgotten(model.world, replay, n_times)
             examples = states.observations.copy()
         ids = states.learn(
             steps.observations,
@@ -130,13 +145,11 @@ class StateLearningMixin(ModelPart):
             model.n_envs,
         )
         model.world.forget()
-        model.world.record(
-            ids[steps.places],
-            steps.actions,
-            ids[steps.next_places],
-            steps.rewards,
-            steps.terminated,
-        )
+        _record(model.world, steps, ids)
+        # Those that were not learned from count, too.
+        for first in range(0, newest, n_times):
+            part = replay.recorded(slice(first, min(first + n_times, newest)))
+            _record(model.world, part, states.add(part.observations))
         if forgotten is not None and examples is not None:
             # Of old states, those examples that were nearest to their centers say what they are.
             moved = states.ids(examples)
@@ -209,21 +222,31 @@ def predictability(world: WorldModel) -> float:
     return float(np.average(same[tried] / (totals * (totals - 1.0))[tried], weights=totals[tried]))
 
 
-def _forgotten(world: WorldModel, steps: RecordedSteps) -> Outcomes:
-    """
-    Return the outcomes of transitions that are not in memory any more. Those that are remembered
-    are told apart by the states that there are now. Where a state was found after they were
-    recorded, this may be another one, so a few of them are returned too.
-    """
-    remembered = WorldModel(world.identity, world.n_actions)
-    ids: NDArray[np.int64] = world.identity.ids(steps.observations)
-    remembered.record(
+def _record(world: WorldModel, steps: RecordedSteps, ids: NDArray[np.int64]) -> None:
+    """Count transitions whose observations have these ids."""
+    world.record(
         ids[steps.places],
         steps.actions,
         ids[steps.next_places],
         steps.rewards,
         steps.terminated,
     )
+
+
+def _forgotten(world: WorldModel, replay: ManyGoalsReplayBuffer, n_times: int) -> Outcomes:
+    """
+    Return the outcomes of transitions that are not in memory any more. Those that are remembered
+    are told apart by the states that there are now. Where a state was found after they were
+    recorded, this may be another one, so a few of them are returned too.
+
+    :param world: what is known of the world
+    :param replay: the replay memory
+    :param n_times: number of steps to read from it at a time
+    """
+    remembered = WorldModel(world.identity, world.n_actions)
+    for first in range(0, replay.size(), n_times):
+        steps = replay.recorded(slice(first, first + n_times))
+        _record(remembered, steps, world.identity.ids(steps.observations))
     known = world.outcomes()
     found = {outcome[:4]: outcome[4:] for outcome in _rows(remembered.outcomes())}
     counts = known.counts.copy()

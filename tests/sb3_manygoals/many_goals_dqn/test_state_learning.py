@@ -271,6 +271,19 @@ def test_recorded_transitions_choose_learned_states_by_themselves(monkeypatch):
     assert model._n_updates == 5
 
 
+def test_if_memory_is_short_states_are_learned_from_the_newest_transitions(monkeypatch):
+    model = model_of(updates_per_step=0.02)
+    # A transition needs three copies of an observation of 6 x 4 bytes.
+    monkeypatch.setattr(learning, "share_of_memory", lambda share: 3 * 24 * 300)
+    with (
+        pytest.warns(UserWarning, match="states are learned from the newest 300 of 500 trans"),
+        pytest.warns(UserWarning, match="states are learned from the newest 300 of 1000 trans"),
+    ):
+        model.learn(2_000)
+    # The others count, too, but for one that began in no known state.
+    assert model.world.n_counted >= 1_999
+
+
 def test_states_for_which_there_is_no_memory_are_not_learned(monkeypatch):
     monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 200)
     model = model_of(state_class=None)
