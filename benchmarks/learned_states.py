@@ -100,15 +100,18 @@ class LearnedStatesConfig:
         world, tables = _world(self.world, self.n_envs)
         spoiled = Spoiled(world, self._spoiler(0))
         began = time.perf_counter()
+        cpu_began = time.process_time()
         found: dict[str, Any] = dict.fromkeys(_OF_TRAINING, "")
         states: ExactStates
         if self.states_only:
             states = self._learn_states(spoiled)
             seconds = time.perf_counter() - began
+            cpu_seconds = time.process_time() - cpu_began
         else:
             model = ManyGoalsDQN("CnnPolicy", GymnasiumVecEnv(spoiled), seed=self.seed)
             model.learn(self.total_steps)
             seconds = time.perf_counter() - began
+            cpu_seconds = time.process_time() - cpu_began
             assert model.world is not None
             states = model.world.identity
             found |= self._mastery(model, tables)
@@ -124,6 +127,8 @@ class LearnedStatesConfig:
             **found,
             **self._judge_states(states, tables),
             "seconds": round(seconds, 1),
+            # What a core works for this run, whatever else it does.
+            "cpu_seconds": round(cpu_seconds, 1),
             # Linux has kilobytes.
             "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         }
