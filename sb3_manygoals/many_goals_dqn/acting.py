@@ -133,8 +133,8 @@ class ActingMixin(ModelPart):
         if not isinstance(targets, PlannedTargets) or targets.planned_at is None:
             model._warn_once(
                 "no plan",
-                "planned=True, but the model has no plan, so its network acts. model.goal_policy() "
-                "makes a plan of what is known",
+                "planned=True, but the model has no plan, so its network acts. A plan is made in "
+                "learn(). model.goal_policy() returns a policy with a plan of its own",
             )
             return np.full(len(tensors["observation"]), -1, dtype=np.int64)
         assert model.goal_buffer is not None

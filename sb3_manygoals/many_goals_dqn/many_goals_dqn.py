@@ -623,9 +623,12 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             reason += f", but the world seems to have some {n_states:,.0f} states"
         self.logger.info(f"{reason}: values are {how}")
         if not choice.plan:
+            advice = ", see the guide"
+            if choice.is_noisy and self._may_learn_states and not self._gave_up_states:
+                advice += f". In {FEWEST_STEPS} steps or more, the default learns states"
             warnings.warn(
                 f"{'' if choice.is_too_large else 'only '}{reason}: goals that are never met again "
-                "are not reached, see the guide",
+                f"are not reached{advice}",
                 stacklevel=3,
             )
 
@@ -925,8 +928,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         steps_to_come = self._total_timesteps - self.num_timesteps
         pacer.add_due(n_due, self.updates_per_step * steps_to_come)
         if pacer.is_waiting:
-            # A model that was loaded has learned before.
-            was_trained = self._n_updates > 0
+            # A model that was loaded has learned before. It may know no states yet.
+            was_trained = self._n_updates > 0 and self.targets.plan.model is not None
             if was_trained or self.targets.is_settled(1.0 - self._current_progress_remaining):
                 assert self.targets.plan.model is not None
                 pacer.begin(len(self.targets.plan.model.tried_states))

@@ -89,7 +89,9 @@ class StateLearningMixin(ModelPart):
         if model.replay_buffer.full:
             # Memory does not grow any more, but what is known of the world does.
             n_now = max(n_now, model.num_timesteps)
-        if n_now == 0 or n_now < _GROWTH * self._learned_from:
+        has_grown = n_now >= _GROWTH * self._learned_from
+        # A model that was loaded without its world has learned states, and knows none.
+        if n_now == 0 or (states.is_known and not has_grown):
             return False
         self._learned_from = n_now
         self._learn_states(states)
@@ -172,6 +174,11 @@ class StateLearningMixin(ModelPart):
             model.logger.info(
                 "something in the observations goes on by itself over resets of the world, such as "
                 "a clock: states leave it out"
+            )
+        elif np.isnan(states.autonomous_gain):
+            model.logger.info(
+                "there were too few resets of the world to tell whether something goes on by "
+                "itself, such as a clock, which states should leave out"
             )
 
     def _are_states_useful(self) -> bool:

@@ -18,12 +18,14 @@ _LAGS = (1, 4, 16, 64)
 _N_FEATURES = 16
 _N_HIDDEN = 128
 _MOST_UPDATES = 1_000
-# The last part of all transitions, this share, is not learned from. It tells what was learned.
-_SHARE_OF_TEST = 0.1
+# One of so many parts of all times is not learned from. It tells what was learned. A part is some
+# steps in a row, so that there are parts of all of training.
+_PARTS = 5
+_STEPS_OF_PART = 100
 _N_TESTS = 50
 # There are so many pairs in a group, to learn from and to test with, or it is left out.
 _FEWEST_PAIRS = 100
-_FEWEST_TEST_PAIRS = 32
+_FEWEST_TEST_PAIRS = 16
 # What changes within an environment is told from so many pairs of it.
 _FEWEST_OF_ENV = 8
 # If more of the transitions than this seem to begin an episode, they are not in order of time.
@@ -100,7 +102,7 @@ def pairs_over_resets(
     next_places: NDArray[np.integer[Any]],
     n_envs: int,
     fewest: int,
-    times: slice = slice(None),
+    times: NDArray[np.bool_] | None = None,
 ) -> Pairs:
     """
     Find pairs of observations before and after resets.
@@ -110,14 +112,13 @@ def pairs_over_resets(
     :param next_places: the observations that they led to, by their rows, shape (n,)
     :param n_envs: number of environments
     :param fewest: groups of fewer pairs are left out
-    :param times: the times of the second observations
+    :param times: at which times the second observations may be, shape (n / n_envs,). None: at all
     :return: the pairs
     """
     since = steps_since_reset(places, next_places, n_envs)
     begins = places.reshape(-1, n_envs).astype(np.int64)
     ends = next_places.reshape(-1, n_envs).astype(np.int64)
-    is_used = np.zeros(len(since), np.bool_)
-    is_used[times] = True
+    is_used = np.ones(len(since), np.bool_) if times is None else times
     # A transition whose episode began with the memory is after no reset.
     unknown = np.arange(len(since))[:, None] - since == 0
     found: list[tuple[NDArray[np.int64], ...]] = []
@@ -150,7 +151,7 @@ class Autonomous(NamedTuple):
     gain: float
     """
     How much an observation before a reset tells about one after it, in nats. At most that of the
-    best lag, and 0 if nothing goes on.
+    best lag, 0 if nothing goes on, and NaN if there are too few resets to tell.
     """
     codes: NDArray[np.float32] | None
     """What goes on, as codes of all observations, shape (m, features). None if nothing does."""
@@ -190,14 +191,13 @@ def find_autonomous(
     """
     since = steps_since_reset(places, next_places, n_envs)
     if (since == 0).mean() > _MOST_RESETS:
-        return Autonomous(0.0, None)
-    n_times = len(since)
-    n_train = int(n_times * (1.0 - _SHARE_OF_TEST))
+        return Autonomous(np.nan, None)
+    is_test = np.arange(len(since)) // _STEPS_OF_PART % _PARTS == _PARTS - 1
     streams = (places, next_places, n_envs)
-    train = pairs_over_resets(*streams, _FEWEST_PAIRS, slice(None, n_train))
-    test = pairs_over_resets(*streams, _FEWEST_TEST_PAIRS, slice(n_train, None))
+    train = pairs_over_resets(*streams, _FEWEST_PAIRS, ~is_test)
+    test = pairs_over_resets(*streams, _FEWEST_TEST_PAIRS, is_test)
     if not train.groups or not test.groups:
-        return Autonomous(0.0, None)
+        return Autonomous(np.nan, None)
     encoder = ContrastiveEncoder(
         observation_space, len(_LAGS), _N_FEATURES, _N_HIDDEN, int(rng.integers(2**31))
     )
@@ -213,8 +213,8 @@ def find_autonomous(
         train.draw(batch_size),
     )
     gain = _gain(encoder, observations, test, batch_size, rng)
-    if gain < _LEAST_GAIN:
-        return Autonomous(0.0, None)
+    if not gain >= _LEAST_GAIN:
+        return Autonomous(gain if np.isnan(gain) else 0.0, None)
     codes = encoder.encode(observations)
     return Autonomous(gain, codes / max(float(codes.std(axis=0).mean()), 1e-6))
 
@@ -244,18 +244,19 @@ def _gain(
         return float(np.log(len(rows)) - loss)
 
     gains: dict[int, list[float]] = {}
-    draw = pairs.draw(batch_size)
     for _ in range(_N_TESTS):
-        rows = draw(rng)
-        gains.setdefault(int(pairs.lags[rows[0]]), []).append(gain_of(rows))
-    means = {lag: float(np.mean(of_lag)) for lag, of_lag in gains.items()}
+        of_lag = pairs.groups[rng.integers(len(pairs.groups))]
+        group = of_lag[rng.integers(len(of_lag))]
+        rows = group.start + rng.permutation(group.stop - group.start)[:batch_size]
+        gains.setdefault(int(pairs.lags[group.start]), []).append(gain_of(rows))
+    means = {lag: float(np.mean(each)) for lag, each in gains.items()}
     lag = max(means, key=lambda each: means[each])
     within = []
     for env in rng.permutation(np.unique(pairs.envs))[:_N_TESTS]:
         rows = np.flatnonzero((pairs.lags == lag) & (pairs.envs == env))
         if len(rows) >= _FEWEST_OF_ENV:
             within.append(gain_of(rng.permutation(rows)[:batch_size]))
-    return min(means[lag], float(np.mean(within))) if within else 0.0
+    return min(means[lag], float(np.mean(within))) if within else np.nan
 
 
 def draw_alike(codes: NDArray[np.float32], batch_size: int) -> Draw:

@@ -90,7 +90,7 @@ class LearnedStates(ExampleStates):
         self.autonomous_gain = 0.0
         """
         How much goes on by itself over resets of the world, such as a clock, in nats. States leave
-        it out. 0 if nothing does, or nothing was learned.
+        it out. 0 if nothing does, or nothing was learned. NaN if there were too few resets to tell.
         """
         super().__init__(observation_space, capacity, examples_per_state)
 
@@ -211,7 +211,7 @@ class LearnedStates(ExampleStates):
         # If learning is interrupted, nothing has changed.
         encoder = copy.deepcopy(self.encoder)
         # An encoder that has learned a clock would have to forget it.
-        is_news = autonomous.gain > 0.0 and self.autonomous_gain == 0.0
+        is_news = autonomous.gain > 0.0 and not self.autonomous_gain > 0.0
         if encoder is None or is_news:
             encoder = ContrastiveEncoder(
                 self.observation_space, n_actions, self.n_features, self.n_hidden, self.seed

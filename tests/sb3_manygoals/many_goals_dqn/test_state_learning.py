@@ -180,6 +180,15 @@ def test_a_world_that_was_saved_is_loaded_into_a_new_model(trained, tmp_path):
     assert model.world.identity.is_known
 
 
+def test_a_loaded_model_that_knows_no_states_learns_them(trained, tmp_path):
+    trained.save(tmp_path / "model")
+    loaded = ManyGoalsDQN.load(tmp_path / "model", env=Spotted())
+    with pytest.warns(UserWarning, match="knows nothing of the world"):
+        loaded.learn(1_000)
+    assert loaded.world.identity.n_learned > 0
+    assert loaded._n_updates > trained._n_updates
+
+
 def test_policies_that_plan_keep_states_of_their_own(trained, tmp_path):
     # States that were found since the last plan are not planned for.
     with warnings.catch_warnings():
