@@ -54,6 +54,37 @@ class Random(gym.Env):
         return self.np_random.uniform(-1, 1, 4).astype(np.float32), 0.0, False, False, {}
 
 
+class Alike(gym.Env):
+    """
+    Two corridors of four cells that look alike and have different ends. An action at an end leads
+    to the first cell of one of them.
+    """
+
+    observation_space = spaces.Box(-1.0, 2.0, (6,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def show(self):
+        is_end = self.cell == 4
+        seen = np.eye(6)[4 + self.corridor if is_end else self.cell]
+        return (seen + self.np_random.uniform(-0.1, 0.1, 6)).astype(np.float32)
+
+    def begin(self):
+        self.corridor = int(self.np_random.integers(2))
+        self.cell = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.begin()
+        return self.show(), {}
+
+    def step(self, action):
+        if self.cell == 4:
+            self.begin()
+        else:
+            self.cell = max(self.cell + 2 * int(action) - 1, 0)
+        return self.show(), 0.0, False, False, {}
+
+
 def model_of(env=None, **kwargs):
     """Return a model that learns states."""
     settings = {
@@ -325,6 +356,18 @@ def test_arguments_that_do_not_fit_are_refused():
         model_of(goals_in_replay=True, target_class=TDTargets)
     with pytest.raises(ValueError, match="give one of them"):
         GoalBuffer(Dusty().observation_space, state_key=cell_of, state_class=LearnedStates)
+
+
+def test_states_that_look_alike_are_one_and_the_log_shows_it(trained, capsys):
+    model = model_of(Alike(), verbose=1).learn(2_000)
+    # Four cells and two ends are seen. Nothing tells in which corridor a cell is.
+    assert 6 <= len(model.world.identity) <= 9
+    certain = learning.predictability(trained.world)
+    unsure = learning.predictability(model.world)
+    assert unsure < 0.95 < certain
+    said = re.findall(r"lead to one state with probability ([.\d]+)", capsys.readouterr().out)
+    assert len(said) == model.world.identity.n_learned
+    assert float(said[-1]) < certain
 
 
 def test_predictability_of_counts():
