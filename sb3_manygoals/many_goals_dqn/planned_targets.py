@@ -40,9 +40,6 @@ _MANY_STATES = 11_000
 _TRANSITIONS_PER_STATE_OF_MANY = 150
 # Discovery ends, and updates begin, at the latest at this share of training.
 _LATEST_BEGIN = 0.5
-# In worlds of many states it is done at this share. Steps are cheap beside updates there, and
-# actions that were tried too rarely cost more than late updates do.
-_LATEST_BEGIN_OF_MANY = 0.9375
 # The network is compared with the plan on so many ways.
 _WAYS_TO_COMPARE = 2_048
 # If the last plan knows a way for less than this share of pairs, training warns.
@@ -182,21 +179,14 @@ class PlannedTargets(Targets):
     def is_settled(self, progress: float) -> bool:
         """
         Return whether the plan is worth learning: the world is known, and 40 transitions for each
-        state were made, or half of training is done. In a world of more than 11,000 states these
-        are 150 transitions, and 15 of 16 parts of training.
+        state were made, 150 in a world of more than 11,000 states, or half of training is done.
 
         :param progress: share of training that is done, from 0 to 1
         :return: whether updates should begin
         """
         if self.is_discovering or self.planned_at is None:
             return False
-        return self._is_tried_often or progress >= self._latest_begin
-
-    @property
-    def _latest_begin(self) -> float:
-        """The share of training at which the world counts as discovered, whatever is known."""
-        are_many = len(self.context.world.identity) > _MANY_STATES
-        return _LATEST_BEGIN_OF_MANY if are_many else _LATEST_BEGIN
+        return self._is_tried_often or progress >= _LATEST_BEGIN
 
     @property
     def _is_tried_often(self) -> bool:
@@ -222,7 +212,7 @@ class PlannedTargets(Targets):
         states = self.context.world.identity
         n_seen, n_new = self._looked_at
         since = states.n_added - n_seen
-        if progress >= self._latest_begin:
+        if progress >= _LATEST_BEGIN:
             self.is_discovering = False
         elif since >= max(_LOOK_EVERY, n_seen // _LOOK_SHARE):
             n_new_now = states.n_added - states.n_recurred
