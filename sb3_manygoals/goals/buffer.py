@@ -199,11 +199,13 @@ class GoalBuffer:
             most = max(share_of_memory(0.5) // self._size_of_goal, 1)
             self.capacity = min(self.capacity, most)
         try:
-            check_memory(
-                f"a goal buffer of capacity {self.capacity}",
-                {"goals": self.capacity * self._size_of_goal},
-                "choose a smaller capacity",
-            )
+            # Exact states take less than any others, and what there is now is given back.
+            if state_class is not ExactStates:
+                check_memory(
+                    f"a goal buffer of capacity {self.capacity}",
+                    {"goals": self.capacity * self._size_of_goal},
+                    "choose a smaller capacity",
+                )
             states = self._new_states(self.capacity + n_held_out)
         except BaseException:
             self.state_class, self.state_kwargs, self.capacity = before
