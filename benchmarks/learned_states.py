@@ -96,6 +96,10 @@ class LearnedStatesConfig:
             raise SettingError(
                 f"disturbance must be one of {', '.join(DISTURBANCES)}, got {self.disturbance!r}"
             )
+        if self.total_steps < self.n_envs:
+            raise SettingError(
+                f"total_steps must be at least n_envs, {self.n_envs}, got {self.total_steps}"
+            )
         th.set_num_threads(1)
         world, tables = _world(self.world, self.n_envs)
         spoiled = Spoiled(world, self._spoiler(0))
@@ -160,7 +164,8 @@ class LearnedStatesConfig:
         here = np.arange(self.n_envs)
         for time_step in range(n_times):
             places[time_step] = here
-            after, _, ended, _, _ = env.step(actions[time_step])
+            after, _, ended, cut, _ = env.step(actions[time_step])
+            ended = ended | cut
             here = len(seen) * self.n_envs + np.arange(self.n_envs)
             seen.append(after)
             next_places[time_step] = here
@@ -257,9 +262,12 @@ def _draw(states: LearnedStates, path: Path) -> None:
     from matplotlib import pyplot
 
     rng = np.random.default_rng(0)
-    chosen = np.sort(rng.choice(len(states), _STATES_DRAWN, replace=False))
-    size = (_PICTURES_DRAWN + 1, _STATES_DRAWN)
-    figure, axes = pyplot.subplots(*size[::-1], figsize=(size[0] * 1.2, size[1] * 1.25))
+    n_drawn = min(_STATES_DRAWN, len(states))
+    chosen = np.sort(rng.choice(len(states), n_drawn, replace=False))
+    size = (_PICTURES_DRAWN + 1, n_drawn)
+    figure, axes = pyplot.subplots(
+        *size[::-1], figsize=(size[0] * 1.2, size[1] * 1.25), squeeze=False
+    )
     for row, state in zip(axes, chosen, strict=True):
         ids = np.full(_PICTURES_TO_AVERAGE, state)
         pictures = states.sample(ids, rng)

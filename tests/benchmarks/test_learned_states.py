@@ -53,6 +53,8 @@ def test_worlds_and_disturbances_that_do_not_exist_are_refused_by_name(tmp_path)
         LearnedStatesConfig(world="moon", output=tmp_path / "states.csv").run()
     with pytest.raises(SettingError, match="disturbance must be one of none, flicker"):
         LearnedStatesConfig(disturbance="rain", output=tmp_path / "states.csv").run()
+    with pytest.raises(SettingError, match="total_steps must be at least n_envs, 64, got 9"):
+        LearnedStatesConfig(total_steps=9, output=tmp_path / "states.csv").run()
 
 
 @given(
