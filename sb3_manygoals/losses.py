@@ -191,7 +191,9 @@ def _softmax(logits: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
     return exponentials.div_(sums), log_sums
 
 
-def pairwise_td_loss(q: th.Tensor, targets: th.Tensor) -> th.Tensor:
+def pairwise_td_loss(
+    q: th.Tensor, targets: th.Tensor, weights: th.Tensor | None = None
+) -> th.Tensor:
     r"""
     Return the paper's loss of each goal, :math:`\mathcal{L}(g)`.
 
@@ -200,6 +202,11 @@ def pairwise_td_loss(q: th.Tensor, targets: th.Tensor) -> th.Tensor:
     :param q: the network's values of the actions that were taken, for S transitions and G goals,
         shape (S, G)
     :param targets: targets of :func:`pairwise_td_targets`, shape (S, G)
+    :param weights: weights of the pairs, such as those of :func:`near_weights`, shape (S, G). None:
+        equal ones, as in the paper
     :return: one loss for each goal, shape (G,)
     """
-    return (q - targets).square().mean(dim=0)
+    errors = (q - targets).square()
+    if weights is not None:
+        errors = weights * errors
+    return errors.mean(dim=0)

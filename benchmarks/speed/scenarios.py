@@ -52,7 +52,7 @@ class Scenario:
     """Transitions in an update."""
     goals: int = 1
     """Goals in an update; 1 for SB3's, each of whose transitions has its own."""
-    goal_sampling: Literal["uniform", "batch"] = "uniform"
+    goal_sampling: Literal["uniform", "segments"] = "uniform"
     """How TDTargets draws goals."""
     world: str = WORLD
     """Id of a TwoRoomsSwitch world, or "frames" for Atari's shapes."""

@@ -20,17 +20,17 @@ SCENARIOS = (
     *(Scenario("pairwise", 32, goals) for goals in (16, 64, 256, 1024, 5_728)),
     # With more goals a tiled update takes seconds.
     *(Scenario("tiled", 32, goals) for goals in (16, 64, 256)),
-    Scenario("pairwise", 64, 64, "batch"),
-    Scenario("pairwise", 128, 128, "batch"),
-    Scenario("tiled", 128, 128, "batch"),
+    Scenario("pairwise", 64, 64, "segments"),
+    Scenario("pairwise", 128, 128, "segments"),
+    Scenario("tiled", 128, 128, "segments"),
     Scenario("SB3 DQN", 32),
     *(Scenario("SB3 DQN + HER", pairs) for pairs in HER_BATCHES),
     # These are pre-training, and the auxiliary task beside A2C: 5 steps of each of 16 environments,
     # whose last observations are the goals.
     Scenario("pairwise", 16, 5, world="frames"),
     Scenario("tiled", 16, 5, world="frames"),
-    Scenario("pairwise", 80, 16, "batch", world="frames"),
-    Scenario("tiled", 80, 16, "batch", world="frames"),
+    Scenario("pairwise", 80, 16, "segments", world="frames"),
+    Scenario("tiled", 80, 16, "segments", world="frames"),
 )
 """The updates that are measured on the CPU."""
 

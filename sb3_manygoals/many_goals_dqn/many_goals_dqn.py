@@ -80,7 +80,9 @@ SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 # of training, and the largest one of updates that are made as needed.
 _DEFAULT_LEARNING_RATE = 1e-3
 _LARGEST_LEARNING_RATE = 2e-3
-_DEFAULT_UPDATES_PER_STEP = 0.04
+# Steps of an update of the target network, after each update of the trained one or at intervals.
+_DEFAULT_TAU = 0.05
+_TAU_AT_INTERVALS = 1.0
 # Inputs are standardized by at most so many goals, and so many numbers.
 _MOST_GOALS_TO_FIT = 10_000
 _MOST_NUMBERS_TO_FIT = 2**26
@@ -115,8 +117,9 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         If ``target_class`` is ``PlannedTargets``, nothing reads transitions and none are stored
     :param learning_starts: environment steps, with random actions, before the first update
     :param batch_size: number of states or transitions in an update, S
-    :param tau: step of an update of the target network, in [0, 1]. None: 1.0, which copies the
-        weights. Only for targets that use a target network
+    :param tau: step of an update of the target network, in [0, 1]. None: 0.05, or 1.0, which copies
+        the weights, if ``target_update_interval`` is given. Only for targets that use a target
+        network
     :param gamma: discount factor, in [0, 1)
     :param train_freq: update after so many steps, as in SB3: a number of steps of the VecEnv, or a
         tuple such as ``(1, "episode")``. None: ``updates_per_step`` determines it, or it is SB3's
@@ -130,7 +133,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
     :param optimize_memory_usage: must be False. The replay memory keeps a recurring state only once
     :param n_steps: must be 1. Transitions teach many goals, which end at different steps
     :param target_update_interval: environment steps between two updates of the target network.
-        None: 250. Only for targets that use a target network
+        None: it is updated after each update of the trained one. Only for targets that use a target
+        network
     :param exploration_fraction: share of training over which the exploration rate falls linearly
     :param exploration_initial_eps: exploration rate at the beginning. It is the probability of a
         random action in ``predict`` and, with targets that do not act, such as ``TDTargets``,
@@ -140,8 +144,9 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
     :param max_grad_norm: greatest norm of the gradient. None: it is not clipped
     :param goal_batch_size: number of goals in an update, G
     :param updates_per_step: number of updates for each environment step, of all environments
-        together. It takes the place of ``train_freq`` and ``gradient_steps``. None: 0.04, if these
-        two are not given
+        together. It takes the place of ``train_freq`` and ``gradient_steps``. None: if these two
+        are not given, 0.04 with ``PlannedTargets``, and 0.1 with ``TDTargets``, whose updates
+        take less time
     :param updates_as_needed: whether updates wait until the world is known, at most for half of
         training, and rest while the network makes no errors, see
         :class:`~sb3_manygoals.many_goals_dqn.pacing.UpdatePacer`. Those that waited are made later.
@@ -199,6 +204,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
     q_net: UniversalQNetwork  # type: ignore[assignment]
     q_net_target: UniversalQNetwork | None  # type: ignore[assignment]
     max_grad_norm: float | None  # type: ignore[assignment]
+    target_update_interval: int | None  # type: ignore[assignment]
     goal_buffer: GoalBuffer | None
     """The known goals. None in a model that was loaded without an environment and without goals."""
     world: WorldModel | None
@@ -296,7 +302,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             check_count("buffer_size", buffer_size, floats=True),
             check_count("learning_starts", learning_starts, at_least=0, floats=True),
             check_count("batch_size", batch_size, floats=True),
-            tau=1.0 if tau is None else tau,
+            tau=_tau(tau, target_update_interval),
             gamma=gamma,
             # If only one of the two is given, the other has the default of SB3's DQN.
             train_freq=4 if train_freq is None else _checked_train_freq(train_freq),
@@ -317,16 +323,14 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             _init_setup_model=False,
         )
         self.max_grad_norm = max_grad_norm
-        if target_update_interval is None:
-            self.target_update_interval = 250
-        else:
+        self.target_update_interval = None
+        if target_update_interval is not None:
             self.target_update_interval = check_count(
                 "target_update_interval", target_update_interval, floats=True
             )
         self.goal_batch_size = check_count("goal_batch_size", goal_batch_size, floats=True)
         self.updates_per_step = updates_per_step
-        if updates_per_step is None and not rhythm_is_given:
-            self.updates_per_step = _DEFAULT_UPDATES_PER_STEP
+        self._rhythm_is_given = rhythm_is_given
         self.updates_as_needed = updates_as_needed
         self.target_class = target_class
         self.target_kwargs = target_kwargs
@@ -451,7 +455,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             )
         if self.goals_in_replay and kwargs.get("goal_sampling") == "behavior":
             raise ValueError(
-                'goals_in_replay needs goal_sampling "uniform" or "batch", got "behavior"'
+                'goals_in_replay needs goal_sampling "uniform" or "segments", got "behavior"'
             )
 
     def _check_target_network(self, tau: float | None, target_update_interval: int | None) -> None:
@@ -513,9 +517,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             raise TypeError(
                 f"replay_buffer_class must be a ManyGoalsReplayBuffer, got {replay_class!r}"
             )
-        if self.updates_per_step is not None:
-            rhythm = update_rhythm(self.updates_per_step, self.n_envs)
-            self.train_freq, self.gradient_steps = rhythm
+        self._set_rhythm(self._first_target_class)
         self.replay_buffer_kwargs = {
             **self.replay_buffer_kwargs,
             "action_masks": self.action_masks,
@@ -547,6 +549,25 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             step_cost = (1.0 - self.gamma) * self.goal_reward - self.step_reward
             if step_cost > 0.0:
                 self.policy.scale_distances(step_cost)
+
+    def _updates_each_step(self, target_class: type[Targets]) -> float | None:
+        """
+        Return how many updates there are for each environment step.
+
+        :param target_class: class of the targets
+        :return: what the user said, or else the default of the targets. None if ``train_freq`` or
+            ``gradient_steps`` are given
+        """
+        if self.updates_per_step is None and not self._rhythm_is_given:
+            return target_class.updates_per_step
+        return self.updates_per_step
+
+    def _set_rhythm(self, target_class: type[Targets]) -> None:
+        """Set SB3's two arguments by the number of updates for each step, if that is known."""
+        per_step = self._updates_each_step(target_class)
+        if per_step is not None:
+            self.train_freq, self.gradient_steps = update_rhythm(per_step, self.n_envs)
+            self._convert_train_freq()
 
     @property
     def _is_to_learn_states(self) -> bool:
@@ -581,6 +602,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             return
         self.targets = kind(context, **(self.target_kwargs or {}))
         self._last_target_class = kind
+        self._set_rhythm(kind)
         self.policy.use_target_network(kind.uses_target_network)
         self._create_aliases()
 
@@ -902,6 +924,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
                 th.nn.utils.clip_grad_norm_(self.q_net.parameters(), self.max_grad_norm)
             self.policy.optimizer.step()
             self.policy.update_ema()
+            self.targets.after_update()
 
             self._n_updates += 1
             self._loss = loss.detach()
@@ -912,7 +935,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
     @property
     def _is_paced(self) -> bool:
         """Whether updates wait and rest."""
-        as_needed = self.updates_as_needed and self.updates_per_step is not None
+        is_known = self._updates_each_step(type(self.targets)) is not None
+        as_needed = self.updates_as_needed and is_known
         return self._is_learning and as_needed and isinstance(self.targets, PlannedTargets)
 
     def _needed_updates(self, n_due: int, has_planned: bool) -> Iterator[None]:
@@ -923,10 +947,11 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         :param has_planned: whether a new plan was made
         """
         assert isinstance(self.targets, PlannedTargets)
-        assert self.updates_per_step is not None
+        per_step = self._updates_each_step(type(self.targets))
+        assert per_step is not None
         pacer = self._pacer
         steps_to_come = self._total_timesteps - self.num_timesteps
-        pacer.add_due(n_due, self.updates_per_step * steps_to_come)
+        pacer.add_due(n_due, per_step * steps_to_come)
         if pacer.is_waiting:
             # A model that was loaded has learned before. It may know no states yet.
             was_trained = self._n_updates > 0 and self.targets.plan.model is not None
@@ -1128,17 +1153,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         if n_updates is not None:
             check_count("n_updates", n_updates)
         take_in(self, transitions)
-        rate = _DEFAULT_UPDATES_PER_STEP if self.updates_per_step is None else self.updates_per_step
-        n_due = int(rate * len(transitions)) if n_updates is None else n_updates
-        if n_due == 0:
-            warnings.warn(
-                f"updates_per_step={rate} gives no update for {len(transitions)} transitions: the "
-                "network learns nothing. Give n_updates",
-                stacklevel=2,
-            )
         # Time passes as if the transitions were made now, so that schedules see all of it.
-        n_rollouts = max(1, n_due // _UPDATES_FROM_DATA_TOGETHER)
-        shares = np.diff(np.linspace(0, n_due, n_rollouts + 1).astype(int)).tolist()
         begin = self.num_timesteps
         self._total_timesteps = begin + len(transitions)
         if not self._custom_logger:
@@ -1148,11 +1163,22 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self.start_time = time.time_ns()
         self._pacer.restart()
         self._is_learning = True
-        self.num_timesteps = begin + len(transitions) // n_rollouts
+        together = round(_UPDATES_FROM_DATA_TOGETHER / self._updates_for_data)
+        self.num_timesteps = begin + min(together, len(transitions))
         try:
             # All transitions are known now, so states need not be learned again later.
             self._choose_targets(has_learned_states=False)
             self._choose_targets(self._learn_states_now())
+            if n_updates is None:
+                n_updates = int(self._updates_for_data * len(transitions))
+            if n_updates == 0:
+                warnings.warn(
+                    f"updates_per_step={self._updates_for_data} gives no update for "
+                    f"{len(transitions)} transitions: the network learns nothing. Give n_updates",
+                    stacklevel=2,
+                )
+            n_rollouts = max(1, n_updates // _UPDATES_FROM_DATA_TOGETHER)
+            shares = np.diff(np.linspace(0, n_updates, n_rollouts + 1).astype(int)).tolist()
             for number, n_now in enumerate(shares, 1):
                 last = self.num_timesteps
                 self.num_timesteps = begin + len(transitions) * number // n_rollouts
@@ -1164,6 +1190,12 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             self._is_learning = False
             self._paced_timesteps = self._total_timesteps
         return self
+
+    @property
+    def _updates_for_data(self) -> float:
+        """The number of updates for each recorded transition."""
+        per_step = self._updates_each_step(type(self.targets))
+        return self.targets.updates_per_step if per_step is None else per_step
 
     def _complete(self, fault: errors.Fault) -> None:
         """Add the index of the environment and the time step to a fault of an environment."""
@@ -1213,6 +1245,13 @@ def _check_unsupported(optimize_memory_usage: bool, n_steps: int) -> None:
             "n_steps must be 1, because a transition teaches many goals, which end at different "
             f"steps, got {n_steps!r}"
         )
+
+
+def _tau(tau: float | None, target_update_interval: int | None) -> float:
+    """Return the step of an update of the target network, from both arguments of the user."""
+    if tau is not None:
+        return tau
+    return _DEFAULT_TAU if target_update_interval is None else _TAU_AT_INTERVALS
 
 
 def _checked_train_freq(train_freq: int | tuple[int, str]) -> int | tuple[int, str]:

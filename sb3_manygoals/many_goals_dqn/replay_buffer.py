@@ -19,6 +19,7 @@ from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
 from sb3_manygoals.frames import FrameArray
 from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.memory_limits import readable, share_of_memory
+from sb3_manygoals.validation import check_count
 from sb3_manygoals.world import UNKNOWN, ExactStates, WorldModel
 
 # Arrays with a row for each step of the environments. The last one may be None.
@@ -511,16 +512,49 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             return (*_OTHER_ARRAYS, *_OBSERVATION_ARRAYS)
         return (*_OTHER_ARRAYS, "state_ids")
 
+    def sample_segments(
+        self, batch_size: int, length: int, rng: np.random.Generator
+    ) -> ManyGoalsSamples:
+        """
+        Draw segments of consecutive transitions, each of one environment. A segment may have the
+        end of an episode in it: its transitions are true one by one.
+
+        :param batch_size: number of transitions, S. The last segment is cut where S is no multiple
+            of ``length``
+        :param length: number of transitions in a segment. If there are fewer in memory, it is their
+            number
+        :param rng: random generator
+        :return: the transitions, segment by segment, oldest first in each
+        :raises ValueError: if the memory is empty, or a number is not positive
+        """
+        check_count("batch_size", batch_size)
+        check_count("length", length)
+        if self.size() == 0:
+            raise ValueError("cannot sample from an empty replay memory: add transitions first")
+        length = min(length, self.size())
+        n_segments = math.ceil(batch_size / length)
+        begins = rng.integers(self.size() - length + 1, size=n_segments)
+        oldest = self.pos if self.full else 0
+        times = (oldest + begins[:, None] + np.arange(length)) % self.buffer_size
+        envs = np.repeat(rng.integers(self.n_envs, size=n_segments), length)
+        return self._samples_at(times.reshape(-1)[:batch_size], envs[:batch_size])
+
     def _get_samples(  # type: ignore[override]
         self, batch_inds: NDArray[np.integer[Any]], env: VecNormalize | None = None
     ) -> ManyGoalsSamples:
         """Return the transitions of these times, each of an environment drawn at random."""
         # NumPy's global generator is the one that SB3 seeds.
         envs = np.random.randint(self.n_envs, size=len(batch_inds))  # noqa: NPY002
-        observations, next_observations = self.observations_at(batch_inds, envs)
+        return self._samples_at(batch_inds, envs)
+
+    def _samples_at(
+        self, times: NDArray[np.integer[Any]], envs: NDArray[np.integer[Any]]
+    ) -> ManyGoalsSamples:
+        """Return the transitions of these times and environments, both of shape (S,)."""
+        observations, next_observations = self.observations_at(times, envs)
 
         def rows_of(array: NDArray[Any]) -> th.Tensor:
-            return self.to_torch(array[batch_inds, envs], copy=False)
+            return self.to_torch(array[times, envs], copy=False)
 
         masks = self.next_action_masks
         return ManyGoalsSamples(

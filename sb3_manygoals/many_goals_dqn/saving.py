@@ -349,6 +349,7 @@ class SavingMixin(ModelPart):
         """
         if {"train_freq", "gradient_steps"} & kwargs.keys():
             kwargs.setdefault("updates_per_step", None)
+            kwargs["_rhythm_is_given"] = True
         return super().load(
             path, env, device, custom_objects, print_system_info, force_reset, **kwargs
         )

@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.losses import pairwise_td_loss, pairwise_td_targets
+from sb3_manygoals.losses import near_weights, pairwise_td_loss, pairwise_td_targets
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.validation import check_number
 from sb3_manygoals.world import WorldModel
 
-GoalSampling = Literal["uniform", "batch", "behavior"]
+GoalSampling = Literal["uniform", "segments", "behavior"]
+
+# Consecutive transitions in a segment of the replay memory.
+_SEGMENT_LENGTH = 4
 
 
 class UpdateBatch(NamedTuple):
@@ -59,10 +62,13 @@ class TargetContext:
     """Reward of a transition that reaches its goal."""
     step_reward: float
     """Reward of every other transition."""
-    tau: float = 1.0
+    tau: float = 0.05
     """Step of an update of the target network. 1.0 copies the weights."""
-    target_update_interval: int = 250
-    """Environment steps between two updates of the target network."""
+    target_update_interval: int | None = None
+    """
+    Environment steps between two updates of the target network. None: it is updated after each
+    update of the trained network.
+    """
     seed: int | None = None
     """Seed of random numbers that targets draw. None: other random numbers in every run."""
 
@@ -86,6 +92,8 @@ class Targets(ABC):
     """Whether targets read and update ``policy.q_net_target``. If not, it is None."""
     uses_replay_buffer: ClassVar[bool] = True
     """Whether targets read transitions. If not, none are stored."""
+    updates_per_step: ClassVar[float] = 0.04
+    """Updates for each environment step, if the user says nothing about it."""
 
     def __init__(self, context: TargetContext) -> None:
         self.context = context
@@ -137,6 +145,9 @@ class Targets(ABC):
         :param num_timesteps: number of steps so far, of all environments together
         :param n_envs: number of environments
         """
+
+    def after_update(self) -> None:  # noqa: B027 - need not be overridden
+        """Do what is due after an update of the network. By default nothing is done."""
 
     def exploring_share(self, progress_remaining: float) -> float:
         """
@@ -194,28 +205,42 @@ class Targets(ABC):
 
 class TDTargets(Targets):
     """
-    The paper's one-step targets of a target network, see
+    One-step targets of a target network, as in the paper, see
     :func:`~sb3_manygoals.losses.pairwise_td_targets`. ``tau`` and ``target_update_interval`` of the
-    ManyGoalsDQN determine how the target network is updated.
+    ManyGoalsDQN determine how the target network follows.
+
+    By default, an update has segments of four consecutive transitions, and its goals are where the
+    transitions led. So each state sees the goals that lie ahead on its own path, as with
+    hindsight (Andrychowicz et al. 2017), and those on all other paths of the update. Pairs that are
+    near each other weigh most (:func:`~sb3_manygoals.losses.near_weights`): values of goals far
+    away are bootstrapped from theirs.
 
     :param context: the parts of the ManyGoalsDQN that targets use
-    :param goal_sampling: the goals of an update. "uniform": drawn from the known goals, as in the
-        paper. "batch": the distinct next observations of the sampled transitions, filled up with
-        goals that are drawn uniformly. "behavior", the paper's on-policy baseline: each transition
-        teaches only the goal that was pursued when it was made
+    :param goal_sampling: the goals of an update. "segments": the distinct next observations of
+        segments of the replay memory, filled up with goals that are drawn uniformly. "uniform":
+        drawn from the known goals, as in the paper. "behavior", the paper's on-policy baseline:
+        each transition teaches only the goal that was pursued when it was made. With the last two,
+        transitions are drawn one by one
     :param initial_value: the number near which the network's values begin. None: with the distance
         head it is the value of a goal reached, because this head hardly learns greater ones. With
         the bilinear head it is the value of a goal that is never reached,
         ``step_reward / (1 - gamma)``. Values would first sink to it if few goals are reached in an
         update
+    :param near_decay: ``decay`` of :func:`~sb3_manygoals.losses.near_weights`, in (0, 1]. 1.0: all
+        pairs have equal weights, as in the paper
+    :param near_floor: ``floor`` of the same function, at least 0
     :raises ValueError: if an argument is out of its range
     """
+
+    updates_per_step = 0.1
 
     def __init__(
         self,
         context: TargetContext,
-        goal_sampling: GoalSampling = "batch",
+        goal_sampling: GoalSampling = "segments",
         initial_value: float | None = None,
+        near_decay: float = 0.75,
+        near_floor: float = 0.02,
     ) -> None:
         super().__init__(context)
         if goal_sampling not in get_args(GoalSampling):
@@ -229,17 +254,29 @@ class TDTargets(Targets):
                 initial_value = context.goal_reward
         self.goal_sampling = goal_sampling
         self.initial_value = check_number("initial_value", initial_value)
+        self.near_decay = check_number("near_decay", near_decay, above=0, at_most=1)
+        self.near_floor = check_number("near_floor", near_floor, at_least=0)
+
+    def after_update(self) -> None:
+        """Let the target network follow, unless it is updated at intervals."""
+        if self.context.target_update_interval is None:
+            self._update_target_network()
 
     def after_step(self, num_timesteps: int, n_envs: int) -> None:
         """
-        Update the target network, if it is due.
+        Update the target network, if it is updated at intervals and one has passed.
 
         :param num_timesteps: number of steps so far, of all environments together
         :param n_envs: number of environments
         """
         interval = self.context.target_update_interval
-        if num_timesteps // interval == (num_timesteps - n_envs) // interval:
-            return
+        if interval is not None and num_timesteps // interval != (
+            (num_timesteps - n_envs) // interval
+        ):
+            self._update_target_network()
+
+    def _update_target_network(self) -> None:
+        """Move the target network towards the trained one."""
         net = self.context.policy.q_net
         target = self._target_network
         polyak_update(net.parameters(), target.parameters(), self.context.tau)
@@ -263,18 +300,23 @@ class TDTargets(Targets):
         :param batch_size: number of transitions, S
         :param goal_batch_size: number of goals, G. With ``goal_sampling="behavior"`` it is not
             used, and there are S goals
-        :param rng: random generator, for the goals. The replay memory draws the transitions
+        :param rng: random generator, for goals and segments. The replay memory draws single
+            transitions
         :return: the data, with the transitions, on the policy's device
         """
         goal_buffer = self.context.goal_buffer
         device = self.context.policy.device
-        samples: Any = self.context.replay_buffer.sample(batch_size)
+        samples: Any
+        if self.goal_sampling == "segments":
+            samples = self.context.replay_buffer.sample_segments(batch_size, _SEGMENT_LENGTH, rng)
+        else:
+            samples = self.context.replay_buffer.sample(batch_size)
         if self.goal_sampling == "behavior":
             ids = samples.behavior_goal_ids.cpu().numpy()
         else:
             ids = goal_buffer.sample_ids(goal_batch_size, rng)
         goals = th.as_tensor(goal_buffer.sample_shown(np.maximum(ids, 0), rng), device=device)
-        if self.goal_sampling == "batch":
+        if self.goal_sampling == "segments":
             met, places = np.unique(samples.next_goal_ids.cpu().numpy(), return_index=True)
             chosen = rng.permutation(np.flatnonzero(met != UNKNOWN))[:goal_batch_size]
             ids[: len(chosen)] = met[chosen]
@@ -350,7 +392,16 @@ class TDTargets(Targets):
             q = net(batch.observations, batch.goals).gather(1, samples.actions[:, None])
             # These are S goals with one transition each. Unknown goals are left out of the mean.
             known = batch.goal_ids != UNKNOWN
-            weights = known * (len(known) / known.sum().clamp(min=1))
-            return pairwise_td_loss(q.T, target_values.T) * weights
+            share = known * (len(known) / known.sum().clamp(min=1))
+            weights = self._weights(target_values.T)
+            return pairwise_td_loss(q.T, target_values.T, weights) * share
         q = net.pairwise_taken(*net.embed(batch.observations, batch.goals), samples.actions)
-        return pairwise_td_loss(q, target_values)
+        return pairwise_td_loss(q, target_values, self._weights(target_values))
+
+    def _weights(self, target_values: th.Tensor) -> th.Tensor | None:
+        """Return weights of pairs by how near they are, None for equal ones."""
+        if self.near_decay == 1.0 or self.context.gamma == 0.0:
+            return None
+        return near_weights(
+            target_values, self.near_decay, self.near_floor, *self.context.gamma_and_rewards
+        )

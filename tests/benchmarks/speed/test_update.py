@@ -64,7 +64,7 @@ def test_scenarios_are_named_apart_and_every_ratio_is_about_some():
         ratio.title for ratio in RATIOS if not ratio.is_measured(pd.DataFrame(columns=names))
     ] == []
     assert Scenario("pairwise", 32, 16, device="cuda").name == "pairwise 32 x 16, cuda"
-    atari = Scenario("pairwise", 80, 16, "batch", world="frames").learner()
+    atari = Scenario("pairwise", 80, 16, "segments", world="frames").learner()
     batch = atari.targets.sample(80, 16, atari.rng)
     assert (batch.observations.shape, atari.action_space.n) == ((80, 4, 84, 84), 18)
     # All goals are met in the batch.

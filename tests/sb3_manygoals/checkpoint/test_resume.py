@@ -348,8 +348,8 @@ def several(tmp_path_factory):
         ),
         (
             "several",
-            {"targets": {"goal_sampling": "batch"}},
-            r"target_kwargs\['goal_sampling'\] uniform, got batch",
+            {"targets": {"goal_sampling": "segments"}},
+            r"target_kwargs\['goal_sampling'\] uniform, got segments",
         ),
         (
             "several",

@@ -42,13 +42,14 @@ def td_model(env=None, policy="MlpPolicy", policy_kwargs=None, targets=None, **k
     """
     Return a model with a target network.
 
-    ``targets`` are arguments of TDTargets. Goals are sampled uniformly by default.
+    ``targets`` are arguments of TDTargets. By default they are the paper's: goals are sampled
+    uniformly, and all pairs have equal weights.
     """
     return make_model(
         env,
         policy,
         target_class=TDTargets,
-        target_kwargs={"goal_sampling": "uniform", **(targets or {})},
+        target_kwargs={"goal_sampling": "uniform", "near_decay": 1.0, **(targets or {})},
         policy_kwargs={**PLAIN, **(policy_kwargs or {})},
         **kwargs,
     )

@@ -89,7 +89,7 @@ def test_an_update_with_a_learning_rate_of_0_does_not_count_as_learning():
         ("policy_kwargs.embedding_dim", (0,), COUNT),
         ("goal_wrapper_kwargs.max_episode_steps", (-5,), COUNT),
         ("TDTargets.initial_value", (float("nan"), float("-inf"), "0"), ANY_NUMBER),
-        ("TDTargets.goal_sampling", ("none",), "one of uniform, batch, behavior"),
+        ("TDTargets.goal_sampling", ("none",), "one of uniform, segments, behavior"),
         ("PlannedTargets.max_plan_bytes", (0, 2.5), COUNT),
         ("PlannedTargets.exploring_episodes", (1.5, -0.1), SHARE),
         ("learn", (0, 0.5, -3, float("nan"), float("inf"), "3e3"), "a number in [1, inf)"),
@@ -223,7 +223,7 @@ def test_what_is_of_the_wrong_kind_is_a_type_error(make, message):
         ),
         (
             in_replay(target_class=TDTargets, target_kwargs={"goal_sampling": "behavior"}),
-            'goals_in_replay needs goal_sampling "uniform" or "batch", got "behavior"',
+            'goals_in_replay needs goal_sampling "uniform" or "segments", got "behavior"',
         ),
         (
             in_replay(goal_wrapper_kwargs={"selector_class": LearningProgressSelector}),

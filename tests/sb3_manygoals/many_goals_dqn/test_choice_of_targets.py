@@ -109,7 +109,7 @@ def test_a_choice_is_changed_when_the_world_changes(to_planned, capsys):
 
 
 def test_a_target_network_begins_as_the_network_that_has_learned_plans():
-    model = choosing(Changing(lambda time: time > 100))
+    model = choosing(Changing(lambda time: time > 100), tau=0.0)
     initial = parameters(model.q_net).clone()
     weights = []
 

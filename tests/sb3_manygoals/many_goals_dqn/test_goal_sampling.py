@@ -111,8 +111,8 @@ def test_the_replay_memory_keeps_which_goal_was_pursued():
     assert (memory.behavior_goal_ids[: len(pursued)] == UNKNOWN).all()
 
 
-def test_batch_goals_are_the_next_observations_filled_up_with_uniform_ones():
-    model = sampling("batch")
+def test_segment_goals_are_the_next_observations_filled_up_with_uniform_ones():
+    model = sampling("segments")
     model.goal_buffer.add(CELLS)
     known = model.goal_buffer.ids(CELLS)
     samples = ManyGoalsSamples(
@@ -123,7 +123,7 @@ def test_batch_goals_are_the_next_observations_filled_up_with_uniform_ones():
         terminated=th.zeros(4),
         behavior_goal_ids=th.zeros(4),
     )
-    model.replay_buffer.sample = lambda _: samples
+    model.replay_buffer.sample_segments = lambda *_: samples
     for _ in range(20):
         batch = model.targets.sample(4, 5, model.rng)
         assert set(batch.goal_ids[:2].tolist()) == {known[4], known[2]}
@@ -132,7 +132,22 @@ def test_batch_goals_are_the_next_observations_filled_up_with_uniform_ones():
         np.testing.assert_array_equal(batch.goals.numpy(), found)
 
 
-@pytest.mark.parametrize("goal_sampling", ["uniform", "batch", "behavior", "planned"])
+def test_an_update_has_segments_of_four_transitions():
+    model = sampling("segments", n_envs=3, learning_starts=1000).learn(300)
+    asked = []
+    sample_segments = model.replay_buffer.sample_segments
+
+    def look(*arguments):
+        asked.append(arguments[:2])
+        return sample_segments(*arguments)
+
+    model.replay_buffer.sample_segments = look
+    batch = model.targets.sample(32, 4, model.rng)
+    assert asked == [(32, 4)]
+    assert batch.samples.observations.shape == (32, 6)
+
+
+@pytest.mark.parametrize("goal_sampling", ["uniform", "segments", "behavior", "planned"])
 def test_held_out_goals_are_neither_pursued_nor_taught(goal_sampling):
     space = Corridor(6).observation_space
     wrapper = {"goal_buffer": GoalBuffer(space, held_out=CELLS[[2, 4]]), "max_episode_steps": 10}

@@ -57,7 +57,7 @@ def learned():
     return of_kind
 
 
-def td_model_of(kind, goal_sampling="batch", **kwargs):
+def td_model_of(kind, goal_sampling="segments", **kwargs):
     """Return such a model with a target network."""
     return model_of(
         kind,
@@ -135,7 +135,7 @@ def test_a_target_network_learns_too(kind):
     assert share_of_right_moves(model) > 0.9
 
 
-@pytest.mark.parametrize("goal_sampling", ["uniform", "batch", "behavior"])
+@pytest.mark.parametrize("goal_sampling", ["uniform", "segments", "behavior"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_reached_pairs_of_an_update_are_those_of_a_loop(kind, goal_sampling):
     """With gamma 0, a target is the reward of the step."""

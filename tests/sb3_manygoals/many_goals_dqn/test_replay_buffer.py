@@ -5,6 +5,7 @@ import pickle
 from collections import Counter
 
 import numpy as np
+import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +47,47 @@ def test_the_newest_transitions_are_sampled_whole():
     np.testing.assert_array_equal(batch.actions.numpy(), (here // 10) % 3)
     np.testing.assert_array_equal(batch.terminated.numpy(), here % 2 == 1)
     assert batch.actions.shape == (500,)
+
+
+@given(
+    st.integers(1, 13),
+    st.integers(1, 3),
+    st.integers(1, 20),
+    st.integers(1, 8),
+    st.integers(0, 2**32 - 1),
+)
+def test_segments_are_consecutive_transitions_of_one_environment(
+    n_times, n_envs, batch_size, length, seed
+):
+    buffer = memory_of_observations(6 * n_envs, n_envs)
+    for time in range(n_times):
+        add_numbered(buffer, time)
+    batch = buffer.sample_segments(batch_size, length, np.random.default_rng(seed))
+    here = batch.observations.numpy()
+    assert here.shape == (batch_size,)
+    times = here // 10
+    assert times.min() >= max(0, n_times - 6)
+    assert times.max() < n_times
+    length = min(length, n_times, 6)
+    for begin in range(0, batch_size, length):
+        segment = here[begin : begin + length]
+        # An environment's next transition has a number that is greater by 10.
+        np.testing.assert_array_equal(np.diff(segment), 10)
+    np.testing.assert_array_equal(batch.next_observations.numpy(), here + 1)
+    np.testing.assert_array_equal(batch.actions.numpy(), times % 3)
+
+
+def test_all_segments_of_a_full_memory_are_drawn():
+    buffer = memory_of_observations(6)
+    for time in range(8):
+        add_numbered(buffer, time)
+    here = buffer.sample_segments(900, 3, np.random.default_rng(0)).observations.numpy()
+    assert set(here[::3] // 10) == {2, 3, 4, 5}
+
+
+def test_segments_of_nothing_are_refused():
+    with pytest.raises(ValueError, match="cannot sample from an empty replay memory"):
+        memory_of_observations(6).sample_segments(4, 2, np.random.default_rng(0))
 
 
 @given(

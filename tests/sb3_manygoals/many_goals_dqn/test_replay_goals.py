@@ -102,7 +102,7 @@ def make(env=None, **kwargs):
     return make_model(corridors() if env is None else env, **settings, **kwargs)
 
 
-@pytest.mark.parametrize("goal_sampling", ["uniform", "batch"])
+@pytest.mark.parametrize("goal_sampling", ["uniform", "segments"])
 def test_updates_teach_goals_in_the_replay_memory(goal_sampling):
     model = make(target_class=TDTargets, target_kwargs={"goal_sampling": goal_sampling})
     losses = model.targets.losses

@@ -64,7 +64,7 @@ def test_a_loaded_model_learns_on_with_its_settings(tmp_path, policy):
     model = td_model(
         Corridor(image=image),
         policy,
-        targets={"goal_sampling": "batch"},
+        targets={"goal_sampling": "segments"},
         tau=0.5,
         target_update_interval=30,
         max_grad_norm=7.0,
@@ -73,8 +73,8 @@ def test_a_loaded_model_learns_on_with_its_settings(tmp_path, policy):
     again = reloaded(model, tmp_path, Corridor(image=image), ("world",))
     assert tracker_of(again).max_episode_steps == 6
     assert again.target_class is TDTargets
-    assert again.target_kwargs == {"goal_sampling": "batch"}
-    assert again.targets.goal_sampling == "batch"
+    assert again.target_kwargs == {"goal_sampling": "segments", "near_decay": 1.0}
+    assert again.targets.goal_sampling == "segments"
     assert again.targets.context.tau == 0.5
     assert again.targets.context.target_update_interval == 30
     assert again.max_grad_norm == 7.0

@@ -38,8 +38,6 @@ def test_positional_arguments_are_those_of_sb3_in_the_same_order():
         # SB3's default of the other argument is used where one is given.
         ({"train_freq": 10}, 1, [30, 40]),
         ({"gradient_steps": 2}, 1, [24, 24, 28, 28, 32, 32, 36, 36, 40, 40]),
-        # The default without any of them is an update for 25 steps.
-        ({"updates_per_step": None, "updates_as_needed": False}, 1, [25, 50]),
     ],
 )
 @pytest.mark.parametrize("target_class", [None, TDTargets])
@@ -48,8 +46,23 @@ def test_updates_are_made_as_train_freq_and_gradient_steps_say(
 ):
     model = make_model(make_vec_env(Corridor, n_envs), target_class=target_class, **settings)
     assert steps_of_updates(model, 40) == expected
-    if "updates_per_step" not in settings:
-        assert model.updates_per_step is None
+    assert model.updates_per_step is None
+
+
+@pytest.mark.parametrize(
+    ("target_class", "expected"), [(PlannedTargets, [25, 50]), (TDTargets, [30, 40])]
+)
+def test_by_default_targets_say_how_often_there_are_updates(target_class, expected):
+    model = make_model(target_class=target_class, updates_per_step=None, updates_as_needed=False)
+    assert steps_of_updates(model, 40) == expected
+
+
+def test_updates_are_as_often_as_those_targets_say_that_were_chosen_later():
+    model = make_model("CartPole-v1", updates_per_step=None, updates_as_needed=False)
+    assert (model.train_freq.frequency, model.gradient_steps) == (25, 1)
+    model.learn(60)
+    assert isinstance(model.targets, TDTargets)
+    assert (model.train_freq.frequency, model.gradient_steps) == (10, 1)
 
 
 def test_updates_can_be_made_at_the_end_of_each_episode():
@@ -98,8 +111,25 @@ def test_the_target_network_moves_by_tau_at_each_target_update_interval():
     assert not th.allclose(parameters(model.q_net), expected)
 
 
-def test_by_default_the_target_network_is_copied_every_250_steps():
-    model = td_model(updates_per_step=0.1)
+@pytest.mark.parametrize(("settings", "tau"), [({}, 0.05), ({"tau": 0.25}, 0.25)])
+def test_by_default_the_target_network_follows_after_each_update(settings, tau):
+    model = td_model(gradient_steps=2, **settings)
+    expected = parameters(model.q_net_target).clone()
+    update_ema = model.policy.update_ema
+
+    def follow():
+        update_ema()
+        expected.lerp_(parameters(model.q_net), tau)
+
+    model.policy.update_ema = follow
+    model.learn(60)
+    assert model._n_updates == 20
+    th.testing.assert_close(parameters(model.q_net_target), expected)
+    assert not th.allclose(parameters(model.q_net), expected)
+
+
+def test_at_an_interval_the_target_network_is_copied():
+    model = td_model(updates_per_step=0.1, target_update_interval=250)
     weights = {}
 
     def note_weights(*_):

@@ -1,5 +1,7 @@
 """What the updates of ManyGoalsDQN are, against a loop over pairs, and that they teach."""
 
+import math
+
 import numpy as np
 import pytest
 import torch as th
@@ -44,11 +46,20 @@ def test_the_learning_rate_does_not_fall_below_zero_in_the_last_rollout():
 
 
 @pytest.mark.parametrize(
-    ("head", "masked"), [("bilinear", False), ("bilinear", True), ("distance", False)]
+    ("head", "masked", "decay"),
+    [
+        ("bilinear", False, 1.0),
+        ("bilinear", True, 1.0),
+        ("distance", False, 1.0),
+        ("distance", False, 0.5),
+    ],
 )
-def test_the_update_is_the_brute_force_loop_over_pairs(head, masked):
+def test_the_update_is_the_brute_force_loop_over_pairs(head, masked, decay):
     """Each pair of transition and goal is computed by itself, as if only this goal was taught."""
-    model = moved(td_model(Corridor(length=6, deadly=True), policy_kwargs={"head": head}))
+    targets = {"near_decay": decay, "near_floor": 0.1}
+    model = moved(
+        td_model(Corridor(length=6, deadly=True), policy_kwargs={"head": head}, targets=targets)
+    )
     model.goal_buffer.add(CELLS)
     here = np.array([0, 1, 2, 5, 3])
     actions = np.array([1, 0, 2, 1, 1])
@@ -85,13 +96,22 @@ def test_the_update_is_the_brute_force_loop_over_pairs(head, masked):
             return -0.1 / (1 - 0.99)
         return -0.1 + 0.99 * best
 
+    def weight_of(row, goal):
+        if decay == 1.0:
+            return 1.0
+        # A goal d steps away has the value -10 (1 - 0.99^d).
+        nearness = min(max(1.0 + float(target_of(row, goal)) / 10.0, 0.0), 1.0)
+        return decay ** (math.log(nearness) / math.log(0.99)) + 0.1 if nearness else 0.1
+
+    mean_weight = np.mean([weight_of(row, goal) for row in range(5) for goal in goals])
     total = th.zeros(())
     for column, goal in enumerate(goals):
         errors = []
         for row in range(5):
             cell = th.tensor(CELLS[here[row]])[None]
             q = model.q_net(cell, th.tensor(CELLS[goal])[None])[0, actions[row]]
-            errors.append((q - target_of(row, goal)) ** 2)
+            weight = weight_of(row, goal) / mean_weight
+            errors.append(weight * (q - target_of(row, goal)) ** 2)
         loss = sum(errors) / 5
         th.testing.assert_close(losses[column], loss, rtol=1e-4, atol=1e-5)
         total = total + loss / len(goals)
@@ -103,7 +123,7 @@ def test_the_update_is_the_brute_force_loop_over_pairs(head, masked):
 def test_it_learns_every_goal_of_a_corridor():
     model = td_model(
         Corridor(length=7),
-        targets={"goal_sampling": "batch", "initial_value": 0.0},
+        targets={"goal_sampling": "segments", "initial_value": 0.0},
         target_update_interval=50,
         goal_wrapper_kwargs={"max_episode_steps": 15},
     )
