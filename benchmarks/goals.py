@@ -50,7 +50,8 @@ class GoalsConfig:
     world: str = "agent-cell"
     """The world: bits-8, bits-10, clock, noise, recorded, agent-cell, agent-cell-keyed,
     agent-cell-and-doors-keyed, near-cell-keyed, sets, maze-umaze, maze-medium, car, room-.05,
-    room-.1, near-pole, near-acrobot, near-car or near-lander."""
+    room-.1, near-pole, near-acrobot, near-car, near-lander, random-bits-15, random-bits-20,
+    random-bits-30, random-bits-40, puzzle-8 or puzzle-15."""
     agent: Literal["default", "td", "her", "sac", "random"] = "default"
     """ManyGoalsDQN as it is, the same with TDTargets, SB3's DQN with HerReplayBuffer, SB3's SAC
     with it, which takes continuous actions, in mazes, or random actions."""
@@ -108,6 +109,8 @@ class GoalsConfig:
             "states": _n_states(model),
             "updates": model._n_updates,
         }
+        for number, kind in enumerate(world.kinds):
+            row[kind] = round(float(reached[number :: len(world.kinds)].mean()), 4)
         self.output.parent.mkdir(parents=True, exist_ok=True)
         is_new = not self.output.exists()
         pd.DataFrame([row]).to_csv(self.output, mode="a", header=is_new, index=False)
@@ -234,7 +237,7 @@ def _reach_own(model: Any, world: GoalWorld) -> NDArray[np.bool_]:
     env = world.goal_env()
     reached = np.zeros(world.episodes, dtype=np.bool_)
     for episode in range(world.episodes):
-        options = {"goal": episode} if world.is_near else None
+        options = {"goal": episode} if world.is_near or world.kinds else None
         observation, _ = env.reset(seed=10_000 + episode, options=options)
         achieved = observation["achieved_goal"]
         reached[episode] = np.array_equal(achieved, observation["desired_goal"])

@@ -5,19 +5,17 @@ import dataclasses
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 from benchmarks import goals
-from benchmarks.goal_sets import RandomSets
-from benchmarks.goal_worlds import (
-    Clock,
-    NearestColors,
+from benchmarks.goal_envs import (
     NearObservations,
     NoisyRoom,
-    car_cells,
+    SlidingPuzzle,
     random_observations,
-    record,
-    worlds,
 )
+from benchmarks.goal_sets import RandomSets
+from benchmarks.goal_worlds import Clock, NearestColors, car_cells, record, worlds
 from benchmarks.goals import GoalsConfig
 from benchmarks.told_tasks import GAMMA, returns
 from benchmarks.worlds import SettingError
@@ -188,3 +186,59 @@ def test_recorded_transitions_follow_each_other_between_resets():
     np.testing.assert_array_equal(before[3], after[2])
     assert (before[2] != after[1]).any()
     assert spaces_of_world.action_space.n == transitions.actions.max() + 1
+
+
+def test_a_sliding_puzzle_moves_its_gap():
+    puzzle = SlidingPuzzle(side=3, walks=(1,))
+    check_env(puzzle, skip_render_check=True)
+    puzzle.reset(seed=0)
+    puzzle._tiles = np.array([1, 2, 3, 4, 0, 5, 6, 7, 8])
+    found = [puzzle.step(action)[0]["observation"].tolist() for action in (0, 0, 2, 2, 1, 3)]
+    up = [1, 0, 3, 4, 2, 5, 6, 7, 8]
+    left = [0, 1, 3, 4, 2, 5, 6, 7, 8]
+    down = [4, 1, 3, 0, 2, 5, 6, 7, 8]
+    right = [4, 1, 3, 2, 0, 5, 6, 7, 8]
+    # At the border nothing happens.
+    assert found == [up, up, left, left, down, right]
+
+
+def test_a_puzzle_begins_in_all_orders_that_moves_can_reach():
+    puzzle = SlidingPuzzle(side=2, walks=(0,))
+    found = {tuple(puzzle.reset(seed=seed)[0]["observation"].tolist()) for seed in range(300)}
+    reached = {(0, 1, 2, 3)}
+    waiting = [np.arange(4)]
+    while waiting:
+        tiles = waiting.pop()
+        for action in range(4):
+            after = puzzle._moved(tiles, action)
+            if tuple(after.tolist()) not in reached:
+                reached.add(tuple(after.tolist()))
+                waiting.append(after)
+    assert found == reached
+
+
+def test_goals_of_a_puzzle_are_as_far_as_their_walk_and_anywhere():
+    puzzle = SlidingPuzzle(side=3, walks=(1, 0))
+    for seed in range(20):
+        seen, _ = puzzle.reset(seed=seed, options={"goal": 0})
+        ends = []
+        for action in range(4):
+            puzzle.reset(seed=seed, options={"goal": 0})
+            ends.append(puzzle.step(action)[2])
+        assert any(ends)
+        assert not np.array_equal(seen["observation"], seen["desired_goal"])
+    far = [puzzle.reset(seed=seed, options={"goal": 1})[0] for seed in range(20)]
+    differ = [np.count_nonzero(one["observation"] != one["desired_goal"]) for one in far]
+    # Two random orders of nine tiles have one in the same place on average.
+    assert np.mean(differ) > 6.5
+    # No order is left out, but half of all orders cannot be reached.
+    goals = np.stack([one["desired_goal"] for one in far])
+    assert (np.sort(goals, axis=1) == np.arange(9)).all()
+
+
+def test_success_is_told_apart_by_the_kind_of_goal(tmp_path):
+    config = GoalsConfig("puzzle-8", "random", total_steps=1, output=tmp_path / "rows.csv")
+    row = config.run()
+    kinds = [row[name] for name in ("5_moves", "10_moves", "20_moves", "anywhere")]
+    assert row["success"] == pytest.approx(np.mean(kinds), abs=1e-4)
+    assert kinds[0] > kinds[3]

@@ -1,0 +1,315 @@
+"""GoalEnvs that set goals of their own: bits, a sliding puzzle, a noisy room, near observations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.envs import BitFlippingEnv
+
+from sb3_manygoals.validation import check_action_space
+
+
+class RandomGoalBits(BitFlippingEnv):
+    """
+    SB3's BitFlippingEnv with a random goal in each episode. Its own goal is always all ones.
+
+    :param n_bits: number of bits, and of steps of an episode
+    """
+
+    def __init__(self, n_bits: int) -> None:
+        super().__init__(n_bits=n_bits, continuous=False, max_steps=n_bits)
+        self._rng = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """
+        Begin an episode with a random goal.
+
+        :param seed: seed of state and goal
+        :param options: not used
+        """
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self.desired_goal = self._rng.integers(0, 2, len(self.desired_goal)).astype(np.int8)
+        return super().reset(seed=seed)
+
+
+class SlidingPuzzle(gym.Env[Any, Any]):
+    """
+    A square of numbered tiles and one gap, as a GoalEnv. Four actions move the gap: up, down, left,
+    right. An action that would move it out of the square does nothing.
+
+    Episodes begin anywhere. Goals are where random moves lead from there, or anywhere.
+
+    :param side: number of tiles on a side of the square, with the gap
+    :param walks: numbers of random moves, one of which is drawn for each goal; 0 for goals anywhere
+    :param n_steps: steps of an episode
+    """
+
+    _MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
+
+    def __init__(self, side: int, walks: tuple[int, ...], n_steps: int = 100) -> None:
+        self.side = side
+        self.walks = walks
+        self.n_steps = n_steps
+        n_cells = side**2
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = spaces.Dict(
+            {name: spaces.MultiDiscrete([n_cells] * n_cells) for name in names}
+        )
+        self.action_space = spaces.Discrete(len(self._MOVES))
+        self._tiles = np.arange(n_cells)
+        self._goal = self._tiles
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """
+        Begin an episode anywhere, with a goal.
+
+        :param seed: seed of everything random
+        :param options: may have "goal", a number: the goal is of the walk with this number, counted
+            from 0, and again from the first one after the last
+        """
+        super().reset(seed=seed)
+        self._tiles = self._anywhere()
+        number = (options or {}).get("goal", self.np_random.integers(len(self.walks)))
+        n_moves = self.walks[number % len(self.walks)]
+        self._goal = self._walked(self._tiles, n_moves) if n_moves else self._anywhere()
+        self._n_steps = 0
+        return self._seen(), {"is_success": False}
+
+    def _anywhere(self) -> NDArray[np.int64]:
+        """Return a random order of the tiles that moves can reach."""
+        tiles: NDArray[np.int64] = self.np_random.permutation(self.side**2)
+        # Each move swaps the gap with a tile, and moves it by one cell. So orders can be reached in
+        # which the number of swaps is even or odd as the distance of the gap from its corner is.
+        n_inversions = int(sum((tiles[place] > tiles[place:]).sum() for place in range(len(tiles))))
+        gap = int(np.flatnonzero(tiles == 0)[0])
+        if (n_inversions + gap // self.side + gap % self.side) % 2:
+            others = np.flatnonzero(tiles != 0)[:2]
+            tiles[others] = tiles[others[::-1]]
+        return tiles
+
+    def _walked(self, tiles: NDArray[np.int64], n_moves: int) -> NDArray[np.int64]:
+        """Return where random moves lead that do not take back the one before."""
+        last = None
+        for _ in range(n_moves):
+            after = [self._moved(tiles, action) for action in range(len(self._MOVES))]
+            others = [
+                one
+                for one in after
+                if not np.array_equal(one, tiles)
+                and (last is None or not np.array_equal(one, last))
+            ]
+            last = tiles
+            tiles = others[self.np_random.integers(len(others))]
+        return tiles
+
+    def _moved(self, tiles: NDArray[np.int64], action: int) -> NDArray[np.int64]:
+        """Return the tiles after an action."""
+        gap = int(np.flatnonzero(tiles == 0)[0])
+        row = gap // self.side + self._MOVES[action][0]
+        column = gap % self.side + self._MOVES[action][1]
+        moved = tiles.copy()
+        if 0 <= row < self.side and 0 <= column < self.side:
+            other = row * self.side + column
+            moved[[gap, other]] = moved[[other, gap]]
+        return moved
+
+    def _seen(self) -> dict[str, NDArray[np.int64]]:
+        """Return the tiles and the goal."""
+        return {
+            "observation": self._tiles.copy(),
+            "achieved_goal": self._tiles.copy(),
+            "desired_goal": self._goal.copy(),
+        }
+
+    def step(self, action: Any) -> Any:
+        """
+        Move the gap.
+
+        :param action: one of four directions
+        """
+        self._tiles = self._moved(self._tiles, int(action))
+        self._n_steps += 1
+        reward = float(self.compute_reward(self._tiles, self._goal, {}))
+        info = {"is_success": reward == 0.0}
+        return self._seen(), reward, reward == 0.0, self._n_steps >= self.n_steps, info
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """
+        Return 0 where the goal is reached, and else -1.
+
+        :param achieved_goal: tiles, shape (*batch, side ** 2)
+        :param desired_goal: goals, the same shape
+        :param info: not used
+        """
+        differs = np.not_equal(achieved_goal, desired_goal).any(axis=-1)
+        return -np.asarray(differs, np.float64)
+
+
+class NoisyRoom(gym.Env[Any, Any]):
+    """
+    A point in a unit square with a wall in the middle, which has a gap at the top.
+
+    Eight actions move it by .05 with Gaussian noise of .005. It observes its place with Gaussian
+    noise of .005, as a GoalEnv of goals within a distance.
+
+    :param distance: greatest distance at which a goal is reached
+    :param n_steps: steps of an episode
+    """
+
+    def __init__(self, distance: float, n_steps: int = 100) -> None:
+        self.distance = distance
+        self.n_steps = n_steps
+        box = spaces.Box(0.0, 1.0, (2,), np.float32)
+        self.observation_space = spaces.Dict(
+            {"observation": box, "achieved_goal": box, "desired_goal": box}
+        )
+        self.action_space = spaces.Discrete(8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """
+        Begin an episode in a random place with a random goal.
+
+        :param seed: seed of everything random
+        :param options: not used
+        """
+        super().reset(seed=seed)
+        self._place = self.np_random.random(2)
+        self._goal = self.np_random.random(2).astype(np.float32)
+        self._n_steps = 0
+        return self._seen(), {"is_success": False}
+
+    def _seen(self) -> dict[str, NDArray[np.float32]]:
+        """Return place and goal, the place with noise."""
+        noisy = self._place + 0.005 * self.np_random.standard_normal(2)
+        seen = np.clip(noisy, 0.0, 1.0).astype(np.float32)
+        return {"observation": seen, "achieved_goal": seen.copy(), "desired_goal": self._goal}
+
+    def step(self, action: Any) -> Any:
+        """
+        Move.
+
+        :param action: one of eight directions
+        """
+        angle = int(action) * np.pi / 4
+        move = 0.05 * np.array([np.cos(angle), np.sin(angle)])
+        place = self._place + move + 0.005 * self.np_random.standard_normal(2)
+        crosses = (place[0] - 0.5) * (self._place[0] - 0.5) < 0 and place[1] < 0.8
+        if not crosses:
+            self._place = np.clip(place, 0.0, 1.0)
+        self._n_steps += 1
+        seen = self._seen()
+        reward = float(self.compute_reward(seen["achieved_goal"], seen["desired_goal"], {}))
+        info = {"is_success": reward == 0.0}
+        return seen, reward, reward == 0.0, self._n_steps >= self.n_steps, info
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """
+        Return 0 where the goal is reached, and else -1.
+
+        :param achieved_goal: places, shape (*batch, 2)
+        :param desired_goal: goals, the same shape
+        :param info: not used
+        """
+        distance = np.linalg.norm(np.subtract(achieved_goal, desired_goal), axis=-1)
+        return -(distance > self.distance).astype(np.float64)
+
+
+class NearObservations(gym.Wrapper[Any, Any, Any, Any]):
+    """
+    A world of vectors as a GoalEnv, whose goals are observations to come near to.
+
+    Distances are in standard deviations of the goals, their root mean square over all numbers. An
+    end of the world is a failure.
+
+    :param env: the world
+    :param goals: the goals, one of which each episode draws, shape (n, size)
+    :param distance: a goal is reached within this distance
+    """
+
+    def __init__(
+        self, env: gym.Env[Any, Any], goals: NDArray[np.float32], distance: float = 0.15
+    ) -> None:
+        super().__init__(env)
+        self.goals = goals
+        self.distance = distance
+        self.scale = goals.std(axis=0) + 1e-6
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = spaces.Dict(dict.fromkeys(names, env.observation_space))
+        self._goal = goals[0]
+
+    def _seen(self, observation: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        """Return an observation with the goal."""
+        return {
+            "observation": observation,
+            "achieved_goal": observation.copy(),
+            "desired_goal": self._goal,
+        }
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
+        """
+        Begin an episode.
+
+        :param seed: seed of the world
+        :param options: may have "goal", the number of the goal; else it is drawn
+        :return: first observation and info
+        """
+        observation, info = self.env.reset(seed=seed)
+        number = (options or {}).get("goal", self.np_random.integers(len(self.goals)))
+        self._goal = self.goals[number]
+        return self._seen(observation), info
+
+    def step(
+        self, action: Any
+    ) -> tuple[dict[str, NDArray[np.float32]], float, bool, bool, dict[str, Any]]:
+        """
+        Take a step.
+
+        :param action: action of the world
+        :return: observation; 0 if the goal is reached, else -1; whether it is, or the world has
+            ended; whether the episode was cut short; and info with "is_success"
+        """
+        observation, _, ended, cut, info = self.env.step(action)
+        reward = float(self.compute_reward(observation, self._goal, info))
+        is_success = reward == 0.0
+        info = {**info, "is_success": is_success}
+        return self._seen(observation), reward, bool(ended) or is_success, bool(cut), info
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """
+        Return 0 where the goal is reached, and else -1.
+
+        :param achieved_goal: observations, shape (*batch, size)
+        :param desired_goal: goals, the same shape
+        :param info: not used
+        """
+        offsets = np.subtract(achieved_goal, desired_goal) / self.scale
+        distances = np.sqrt(np.square(offsets).mean(axis=-1))
+        return -(distances > self.distance).astype(np.float64)
+
+
+def random_observations(name: str, n: int, seed: int) -> NDArray[np.float32]:
+    """
+    Draw observations from a walk of random actions, 100 steps for each.
+
+    :param name: id of an environment of vectors
+    :param n: number of observations
+    :param seed: seed of the walk
+    :return: shape (n, size)
+    """
+    env = gym.make(name)
+    rng = np.random.default_rng(seed)
+    n_actions = check_action_space(env.action_space)
+    seen = [env.reset(seed=seed)[0]]
+    while len(seen) < 100 * n:
+        observation, _, ended, cut, _ = env.step(int(rng.integers(n_actions)))
+        seen.append(observation)
+        if ended or cut:
+            seen.append(env.reset()[0])
+    return np.stack(seen)[rng.choice(len(seen), n, replace=False)]
