@@ -144,7 +144,7 @@ class GoalsConfig:
         }
         if self.agent == "sac":
             return SAC("MultiInputPolicy", env, **hindsight, **_SAC).learn(steps)
-        return DQN("MultiInputPolicy", env, **hindsight, **_HER).learn(steps)
+        return DQN("MultiInputPolicy", env, **hindsight, **{**_HER, **world.her}).learn(steps)
 
 
 class RandomAgent:
