@@ -14,13 +14,12 @@ _LEAST_LOGIT = -80.0
 
 
 def pairwise_td_targets(
-    next_q: th.Tensor,
+    next_values: th.Tensor,
     achieved: th.Tensor,
     terminated: th.Tensor,
     gamma: float,
     goal_reward: float,
     step_reward: float,
-    next_action_mask: th.Tensor | None = None,
 ) -> th.Tensor:
     r"""
     Return the target of every pair of a transition and a goal, for :func:`pairwise_td_loss`.
@@ -33,20 +32,16 @@ def pairwise_td_targets(
     terminates elsewhere, the target is the value of receiving ``step_reward`` for ever,
     ``step_reward / (1 - gamma)``. If it were zero, dying would be better than any detour.
 
-    :param next_q: the target network's values of all actions in the next observations, shape
-        (S, G, A)
+    :param next_values: the target network's values of the best actions in the next observations,
+        the maxima in the equation, shape (S, G)
     :param achieved: whether the transition reached the goal, bool, shape (S, G)
     :param terminated: whether the environment itself terminated, bool, shape (S,)
     :param gamma: discount factor, in [0, 1)
     :param goal_reward: reward of a transition that reaches the goal
     :param step_reward: reward of every other transition
-    :param next_action_mask: whether each action is allowed in the next observations, bool, shape
-        (S, A); None: all actions are allowed
     :return: targets, shape (S, G)
     """
-    if next_action_mask is not None:
-        next_q = next_q.masked_fill(~next_action_mask[:, None, :], -th.inf)
-    targets = step_reward + gamma * next_q.amax(dim=2)
+    targets = step_reward + gamma * next_values
     targets = targets.masked_fill(terminated[:, None], step_reward / (1.0 - gamma))
     return targets.masked_fill(achieved, goal_reward)
 

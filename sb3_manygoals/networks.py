@@ -448,12 +448,16 @@ class UniversalQNetwork(nn.Module):
         :param goals: shape (G, *goal_space.shape)
         :return: embeddings of the observations and of the goals, one row each
         """
+        of_states, of_goals = self._features(observations, goals)
+        return self.state_embedding(of_states), self.goal_embedding(of_goals)
+
+    def _features(self, observations: th.Tensor, goals: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        """Return the features of observations and of goals, one row each."""
         if self.goal_trunk is not None:
-            of_goals = self.goal_embedding(self.goal_trunk(goals))
-            return self.state_embedding(self.trunk(observations)), of_goals
+            return self.trunk(observations), self.goal_trunk(goals)
         features = self.trunk(th.cat([observations, goals]))
         of_states, of_goals = features.split([len(observations), len(goals)])
-        return self.state_embedding(of_states), self.goal_embedding(of_goals)
+        return of_states, of_goals
 
     def pairwise(self, states: th.Tensor, goals: th.Tensor) -> th.Tensor:
         """
@@ -472,6 +476,22 @@ class UniversalQNetwork(nn.Module):
         )
         return values.view(len(states), len(goals), -1)
 
+    def pairwise_best(
+        self, states: th.Tensor, goals: th.Tensor, action_mask: th.Tensor | None = None
+    ) -> th.Tensor:
+        """
+        Compute the value of the best action of each state for every goal.
+
+        :param states: embeddings of S states, see :meth:`embed`
+        :param goals: embeddings of G goals, see :meth:`embed`
+        :param action_mask: whether each action is allowed, bool, shape (S, A). None: all are
+        :return: values, shape (S, G). -inf where no action is allowed
+        """
+        values = self.pairwise(states, goals)
+        if action_mask is not None:
+            values = values.masked_fill(~action_mask[:, None, :], -th.inf)
+        return values.amax(dim=2)
+
     def pairwise_taken(self, states: th.Tensor, goals: th.Tensor, actions: th.Tensor) -> th.Tensor:
         """
         Compute the value of one action of each state for every goal.
@@ -486,6 +506,21 @@ class UniversalQNetwork(nn.Module):
         return functional.linear(
             goals, states * self.head.weight[actions], self.head.bias[actions]
         ).T
+
+    def values_of_taken(
+        self, observations: th.Tensor, actions: th.Tensor, goals: th.Tensor
+    ) -> th.Tensor:
+        """
+        Compute the value of one action in each observation for every goal.
+
+        It is :meth:`pairwise_taken` of what :meth:`embed` returns, and may take less work.
+
+        :param observations: shape (S, *observation_space.shape)
+        :param actions: an action for each observation, int64, shape (S,)
+        :param goals: shape (G, *goal_space.shape)
+        :return: values, shape (S, G)
+        """
+        return self.pairwise_taken(*self.embed(observations, goals), actions)
 
     @th.no_grad()
     def shift_values(self, by: float) -> None:
@@ -570,6 +605,53 @@ class DistanceQNetwork(UniversalQNetwork):
         points = self._points(states)[th.arange(len(states), device=states.device), actions]
         return self._pairwise_values(points, goals)
 
+    def pairwise_best(
+        self, states: th.Tensor, goals: th.Tensor, action_mask: th.Tensor | None = None
+    ) -> th.Tensor:
+        """
+        Compute the value of the best action of each state for every goal, that of the nearest one.
+
+        :param states: embeddings of S states, see :meth:`embed`
+        :param goals: embeddings of G goals, see :meth:`embed`
+        :param action_mask: whether each action is allowed, bool, shape (S, A). None: all are
+        :return: values, shape (S, G). -inf where no action is allowed
+        """
+        squared = _squared_distances(self._points(states).flatten(0, 1), goals, self.offset.dtype)
+        squared = squared.view(len(states), self.n_actions, len(goals))
+        if action_mask is not None:
+            squared = squared.masked_fill(~action_mask[:, :, None], th.inf)
+        return self._values(squared.amin(dim=1))
+
+    def values_of_taken(
+        self, observations: th.Tensor, actions: th.Tensor, goals: th.Tensor
+    ) -> th.Tensor:
+        """
+        Compute the value of one action in each observation for every goal.
+
+        Only the embeddings of these actions are computed, which is A times less work than
+        :meth:`embed`.
+
+        :param observations: shape (S, *observation_space.shape)
+        :param actions: an action for each observation, int64, shape (S,)
+        :param goals: shape (G, *goal_space.shape)
+        :return: values, shape (S, G)
+        """
+        of_states, of_goals = self._features(observations, goals)
+        layer = self.state_embedding
+        # Splitting the weights once keeps autograd from making a full gradient for each action.
+        weights = layer.weight.view(self.n_actions, -1, layer.in_features).unbind()
+        biases = layer.bias.view(self.n_actions, -1).unbind()
+        order = actions.argsort()
+        numbers = th.bincount(actions, minlength=self.n_actions).tolist()
+        rows_of_actions = th.split(of_states[order], numbers)
+        points = [
+            functional.linear(rows, weight, bias)
+            for rows, weight, bias in zip(rows_of_actions, weights, biases, strict=True)
+            if len(rows)
+        ]
+        ordered = th.cat(points)
+        return self._pairwise_values(ordered[order.argsort()], self.goal_embedding(of_goals))
+
     @th.no_grad()
     def shift_values(self, by: float) -> None:
         """
@@ -594,6 +676,21 @@ class DistanceQNetwork(UniversalQNetwork):
         return self.offset - self.log_scale.exp() * squared_distances.log1p()
 
 
+def _squared_distances(points: th.Tensor, goals: th.Tensor, dtype: th.dtype) -> th.Tensor:
+    """
+    Return the squared distances of all pairs of points, shape (L, D), and goals, shape (G, D).
+
+    :param points: points, float32 or bfloat16
+    :param goals: goals, likewise
+    :param dtype: dtype of the distances
+    """
+    left = points.to(dtype)
+    right = goals.to(dtype)
+    lengths = left.square().sum(dim=1)[:, None] + right.square().sum(dim=1)
+    # Rounding may make squared distances negative.
+    return th.addmm(lengths, left, right.T, alpha=-2.0).clamp_(min=0.0)
+
+
 class _DistanceValues(th.autograd.Function):
     """
     The values of all pairs of a point and a goal by their distance, and their gradient. Autograd
@@ -609,11 +706,7 @@ class _DistanceValues(th.autograd.Function):
 
         The numbers are float32, or bfloat16 that were computed in mixed precision.
         """
-        left = points.to(log_scale.dtype)
-        right = goals.to(log_scale.dtype)
-        lengths = left.square().sum(dim=1)[:, None] + right.square().sum(dim=1)
-        # Rounding may make squared distances negative.
-        plus_one = th.addmm(lengths, left, right.T, alpha=-2.0).clamp_(min=0.0).add_(1.0)
+        plus_one = _squared_distances(points, goals, log_scale.dtype).add_(1.0)
         logarithms = plus_one.log()
         ctx.save_for_backward(points, goals, log_scale, plus_one, logarithms)
         return offset - log_scale.exp() * logarithms

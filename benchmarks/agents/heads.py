@@ -189,12 +189,14 @@ class HeadsTargets(TDTargets):
         samples = batch.samples
         assert samples is not None
         with th.no_grad():
+            next_q = self._target_network(samples.next_observations, len(batch.goal_ids))
+            if samples.next_action_mask is not None:
+                next_q = next_q.masked_fill(~samples.next_action_mask[:, None], -th.inf)
             targets = pairwise_td_targets(
-                self._target_network(samples.next_observations, len(batch.goal_ids)),
+                next_q.amax(dim=2),
                 samples.next_goal_ids[:, None] == batch.goal_ids,
                 samples.terminated,
                 *self.context.gamma_and_rewards,
-                samples.next_action_mask,
             )
             return targets.clamp_(max=self.context.goal_reward)
 

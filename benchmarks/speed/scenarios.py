@@ -162,7 +162,7 @@ def tiled_losses(model: ManyGoalsDQN, batch: UpdateBatch) -> th.Tensor:
     taken = q.gather(1, samples.actions.repeat_interleave(n_goals)[:, None])
     reached = samples.next_goal_ids[:, None] == batch.goal_ids
     targets = pairwise_td_targets(
-        next_q.view(n_transitions, n_goals, -1),
+        next_q.view(n_transitions, n_goals, -1).amax(dim=2),
         reached,
         samples.terminated,
         model.gamma,

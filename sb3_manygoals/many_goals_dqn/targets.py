@@ -338,18 +338,18 @@ class TDTargets(Targets):
         assert samples is not None
         target = self._target_network
         with th.no_grad():
-            if self.goal_sampling == "behavior":
-                next_q = target(samples.next_observations, batch.goals)[:, None]
-                achieved = self._are_reached(batch, pairwise=False)[:, None]
+            pairwise = self.goal_sampling != "behavior"
+            if pairwise:
+                embedded = target.embed(samples.next_observations, batch.goals)
+                next_values = target.pairwise_best(*embedded, samples.next_action_mask)
             else:
-                next_q = target.pairwise(*target.embed(samples.next_observations, batch.goals))
-                achieved = self._are_reached(batch, pairwise=True)
+                next_q = target(samples.next_observations, batch.goals)
+                if samples.next_action_mask is not None:
+                    next_q = next_q.masked_fill(~samples.next_action_mask, -th.inf)
+                next_values = next_q.amax(dim=1, keepdim=True)
+            achieved = self._are_reached(batch, pairwise).view(len(next_values), -1)
             return pairwise_td_targets(
-                next_q,
-                achieved,
-                samples.terminated,
-                *self.context.gamma_and_rewards,
-                samples.next_action_mask,
+                next_values, achieved, samples.terminated, *self.context.gamma_and_rewards
             )
 
     def _are_reached(self, batch: UpdateBatch, pairwise: bool) -> th.Tensor:
@@ -395,7 +395,7 @@ class TDTargets(Targets):
             share = known * (len(known) / known.sum().clamp(min=1))
             weights = self._weights(target_values.T)
             return pairwise_td_loss(q.T, target_values.T, weights) * share
-        q = net.pairwise_taken(*net.embed(batch.observations, batch.goals), samples.actions)
+        q = net.values_of_taken(batch.observations, samples.actions, batch.goals)
         return pairwise_td_loss(q, target_values, self._weights(target_values))
 
     def _weights(self, target_values: th.Tensor) -> th.Tensor | None:

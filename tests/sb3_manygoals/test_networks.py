@@ -79,6 +79,59 @@ def test_pairwise_values_equal_the_values_of_single_pairs(head):
                 th.testing.assert_close(taken[s, g], single[actions[s]], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("head", ["bilinear", "distance"])
+def test_the_best_value_of_each_pair_is_the_maximum_over_allowed_actions(head, masked):
+    network = small_network(head)
+    states = th.randint(256, (6, 9), dtype=th.uint8)
+    goals = th.randint(256, (4, 9), dtype=th.uint8)
+    mask = th.rand(6, 5) < 0.5
+    mask[0] = False
+    mask[1] = True
+    with th.no_grad():
+        embedded = network.embed(states, goals)
+        found = network.pairwise_best(*embedded, mask if masked else None)
+        values = network.pairwise(*embedded)
+    for row in range(6):
+        for column in range(4):
+            allowed = [
+                values[row, column, a].item() for a in range(5) if mask[row, a] or not masked
+            ]
+            assert found[row, column].item() == pytest.approx(max(allowed, default=-np.inf))
+
+
+@pytest.mark.parametrize("own_trunk", [False, True])
+@pytest.mark.parametrize("head", ["bilinear", "distance"])
+def test_values_of_taken_actions_and_their_gradients_are_those_of_the_embeddings(head, own_trunk):
+    network = small_network(head, own_trunk)
+    states = th.randint(256, (6, 9), dtype=th.uint8)
+    goals = th.randint(256, (4, 7 if own_trunk else 9), dtype=th.uint8)
+    # Two of five actions are not taken.
+    actions = th.tensor([3, 0, 3, 1, 0, 0])
+    weights = th.rand(6, 4)
+    expected = network.pairwise_taken(*network.embed(states, goals), actions)
+    (weights * expected).sum().backward()
+    gradients = [one.grad.clone() for one in network.parameters() if one.grad is not None]
+    network.zero_grad()
+    found = network.values_of_taken(states, actions, goals)
+    (weights * found).sum().backward()
+    th.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    others = [one.grad for one in network.parameters() if one.grad is not None]
+    for one, other in zip(gradients, others, strict=True):
+        th.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def small_network(head, own_trunk=False):
+    """Return a network of nine numbers and five actions, with goals of seven numbers if asked."""
+    th.manual_seed(0)
+    space = goal_space(spaces.Box(0, 255, (9,), np.uint8))
+    if own_trunk:
+        goal = spaces.Box(0, 255, (7,), np.uint8)
+        space = spaces.Dict({**space.spaces, "achieved_goal": goal, "desired_goal": goal})
+    settings = {"net_arch": [16], "embedding_dim": 8, "standardize": False}
+    return MlpPolicy(space, spaces.Discrete(5), lambda _: 1e-3, head=head, **settings).q_net
+
+
 @pytest.mark.parametrize("shape", [(10, 10, 10), (5, 5, 10), (12, 8, 10)])
 @pytest.mark.parametrize("policy_class", [CnnPolicy, MlpPolicy])
 def test_images_need_channels_last_if_their_shape_does_not_tell(shape, policy_class, tmp_path):
