@@ -1,4 +1,4 @@
-"""GoalEnvs that set goals of their own: bits, a sliding puzzle, a noisy room, near observations."""
+"""GoalEnvs that set goals: bits, a sliding puzzle, new layouts, a noisy room, near observations."""
 
 from __future__ import annotations
 
@@ -143,6 +143,119 @@ class SlidingPuzzle(gym.Env[Any, Any]):
         Return 0 where the goal is reached, and else -1.
 
         :param achieved_goal: tiles, shape (*batch, side ** 2)
+        :param desired_goal: goals, the same shape
+        :param info: not used
+        """
+        differs = np.not_equal(achieved_goal, desired_goal).any(axis=-1)
+        return -np.asarray(differs, np.float64)
+
+
+class NewLayouts(gym.Env[Any, Any]):
+    """
+    A world of MiniGrid whose layout is drawn anew for each episode, as a GoalEnv. It shows the
+    whole grid: where walls, closed doors and the agent are, and where the agent looks. A goal is
+    the agent in another cell of the same layout. Actions are to turn left, to turn right, to go
+    forward, and to open or close a door.
+
+    :param name: id of the world
+    """
+
+    _ACTIONS = (0, 1, 2, 5)
+    _env: Any
+
+    def __init__(self, name: str) -> None:
+        import minigrid  # noqa: F401 - it registers its worlds
+
+        self._env = gym.make(name, disable_env_checker=True).unwrapped
+        self._n_cells: int = self._env.width * self._env.height
+        goals = spaces.MultiBinary(2 * self._n_cells)
+        self.observation_space = spaces.Dict(
+            {
+                "observation": spaces.MultiBinary(3 * self._n_cells + 4),
+                "achieved_goal": goals,
+                "desired_goal": goals,
+            }
+        )
+        self.action_space = spaces.Discrete(len(self._ACTIONS))
+        self._goal = np.zeros(2 * self._n_cells, np.int8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """
+        Begin an episode in a new layout, with a goal in it.
+
+        :param seed: seed of everything random
+        :param options: not used
+        """
+        super().reset(seed=seed)
+        self._env.reset(seed=int(self.np_random.integers(2**31)))
+        # MiniGrid's own goal would end episodes.
+        is_goal = [item is not None and item.type == "goal" for item in self._env.grid.grid]
+        self._env.grid.grid[is_goal.index(True)] = None
+        cells = [
+            number
+            for number, item in enumerate(self._env.grid.grid)
+            if item is None and self._is_inside(number)
+        ]
+        place = cells[self.np_random.integers(len(cells))]
+        self._goal = self._achieved(place)
+        return self._seen(), {"is_success": False}
+
+    def _is_inside(self, number: int) -> bool:
+        """Return whether a cell is in a room, not outside of all rooms."""
+        rows, columns = divmod(number, self._env.width)
+        walls = self._walls().reshape(self._env.height, self._env.width)
+        beside = (walls[rows, :columns], walls[rows, columns:], walls[:rows, columns])
+        return all(part.any() for part in (*beside, walls[rows:, columns]))
+
+    def _walls(self) -> NDArray[np.bool_]:
+        """Return which cells are walls, row by row."""
+        items = self._env.grid.grid
+        return np.array([item is not None and item.type == "wall" for item in items])
+
+    @property
+    def _place(self) -> int:
+        """The cell of the agent."""
+        column, row = self._env.agent_pos
+        return int(row * self._env.width + column)
+
+    def _achieved(self, place: int) -> NDArray[np.int8]:
+        """Return the goal that the agent achieves in a cell."""
+        goal = np.zeros(2 * self._n_cells, np.int8)
+        goal[: self._n_cells] = self._walls()
+        goal[self._n_cells + place] = 1
+        return goal
+
+    def _seen(self) -> dict[str, NDArray[np.int8]]:
+        """Return the whole grid and the goal."""
+        achieved = self._achieved(self._place)
+        is_closed = [
+            item is not None and item.type == "door" and not item.is_open
+            for item in self._env.grid.grid
+        ]
+        direction = np.arange(4) == self._env.agent_dir
+        parts = [achieved, np.array(is_closed, np.int8), direction.astype(np.int8)]
+        return {
+            "observation": np.concatenate(parts),
+            "achieved_goal": achieved,
+            "desired_goal": self._goal.copy(),
+        }
+
+    def step(self, action: Any) -> Any:
+        """
+        Act.
+
+        :param action: 0 to turn left, 1 to turn right, 2 to go forward, 3 to open or close a door
+        """
+        truncated = bool(self._env.step(self._ACTIONS[int(action)])[3])
+        seen = self._seen()
+        reward = float(self.compute_reward(seen["achieved_goal"], seen["desired_goal"], {}))
+        return seen, reward, reward == 0.0, truncated, {"is_success": reward == 0.0}
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """
+        Return 0 where the goal is reached, and else -1.
+
+        :param achieved_goal: goals, shape (*batch, size)
         :param desired_goal: goals, the same shape
         :param info: not used
         """

@@ -17,6 +17,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 import gym_twoRooms  # noqa: F401 - registers its worlds
 from benchmarks.goal_envs import (
     NearObservations,
+    NewLayouts,
     NoisyRoom,
     RandomGoalBits,
     SlidingPuzzle,
@@ -307,6 +308,10 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
             make, 200_000, "MultiInputPolicy", goal_env=make, her=_HER_FOR_BITS, kinds=kinds
         )
 
+    def layouts(name: str) -> GoalWorld:
+        make = functools.partial(NewLayouts, name)
+        return GoalWorld(make, 200_000, "MultiInputPolicy", goal_env=make, her=_HER_FOR_BITS)
+
     def room(distance: float) -> GoalWorld:
         make = functools.partial(NoisyRoom, distance)
         return GoalWorld(make, 60_000, "MultiInputPolicy", {"state_key": _in_room}, goal_env=make)
@@ -366,4 +371,6 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
         "random-bits-40": lambda: random_bits(40),
         "puzzle-8": lambda: puzzle(3, (5, 10, 20, 0)),
         "puzzle-15": lambda: puzzle(4, (5, 10, 20)),
+        "layouts-four-rooms": lambda: layouts("MiniGrid-FourRooms-v0"),
+        "layouts-two-rooms": lambda: layouts("MiniGrid-MultiRoom-N2-S4-v0"),
     }

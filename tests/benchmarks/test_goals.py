@@ -10,6 +10,7 @@ from gymnasium.utils.env_checker import check_env
 from benchmarks import goals
 from benchmarks.goal_envs import (
     NearObservations,
+    NewLayouts,
     NoisyRoom,
     SlidingPuzzle,
     random_observations,
@@ -242,3 +243,34 @@ def test_success_is_told_apart_by_the_kind_of_goal(tmp_path):
     kinds = [row[name] for name in ("5_moves", "10_moves", "20_moves", "anywhere")]
     assert row["success"] == pytest.approx(np.mean(kinds), abs=1e-4)
     assert kinds[0] > kinds[3]
+
+
+@pytest.mark.parametrize("name", ["MiniGrid-FourRooms-v0", "MiniGrid-MultiRoom-N2-S4-v0"])
+def test_goals_are_in_the_layout_of_the_episode(name):
+    pytest.importorskip("minigrid")
+    env = NewLayouts(name)
+    check_env(env, skip_render_check=True)
+    layouts = set()
+    for seed in range(10):
+        seen, _ = env.reset(seed=seed)
+        n_cells = len(seen["desired_goal"]) // 2
+        walls = seen["observation"][:n_cells]
+        layouts.add(walls.tobytes())
+        np.testing.assert_array_equal(seen["desired_goal"][:n_cells], walls)
+        assert seen["desired_goal"][n_cells:].sum() == 1
+        assert not (seen["desired_goal"][n_cells:] & walls).any()
+        np.testing.assert_array_equal(seen["achieved_goal"], seen["observation"][: 2 * n_cells])
+    assert len(layouts) > 5
+
+
+def test_doors_and_steps_of_a_layout_are_shown():
+    pytest.importorskip("minigrid")
+    env = NewLayouts("MiniGrid-MultiRoom-N2-S4-v0")
+    seen, _ = env.reset(seed=0)
+    n_cells = len(seen["desired_goal"]) // 2
+    # There is one closed door between two rooms.
+    assert seen["observation"][2 * n_cells : 3 * n_cells].sum() == 1
+    after, reward, terminated, *_ = env.step(0)
+    assert (reward, terminated) == (-1.0, False)
+    turned = after["observation"] != seen["observation"]
+    assert np.flatnonzero(turned).min() >= 3 * n_cells
