@@ -644,13 +644,12 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             n_states = estimate_states(self.world)
             reason += f", but the world seems to have some {n_states:,.0f} states"
         self.logger.info(f"{reason}: values are {how}")
-        if not choice.plan:
+        if not choice.plan and not choice.is_too_large:
             advice = ", see the guide"
             if choice.is_noisy and self._may_learn_states and not self._gave_up_states:
                 advice += f". In {FEWEST_STEPS} steps or more, the default learns states"
             warnings.warn(
-                f"{'' if choice.is_too_large else 'only '}{reason}: goals that are never met again "
-                f"are not reached{advice}",
+                f"only {reason}: goals that are never met again are not reached{advice}",
                 stacklevel=3,
             )
 

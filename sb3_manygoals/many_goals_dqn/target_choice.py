@@ -26,8 +26,9 @@ _SURELY_RECURS = 0.5
 # are new states.
 _HARDLY_RECURS = 0.02
 # Plans are given up if the actions of all states that there seem to be are more than so many times
-# the steps of training, and taken up again if they are half as many.
-_MOST_ACTIONS_PER_STEP = 8.0
+# the steps of training, and taken up again if they are half as many. With more of them, a plan
+# knows few ways, and bootstrapping generalizes.
+_MOST_ACTIONS_PER_STEP = 2.0
 # If there are fewer components than this share of episodes, no more can be told.
 _LEAST_SHARE = 1e-6
 # The number of states is estimated from so many episodes, and not from fewer.
