@@ -83,6 +83,8 @@ _LARGEST_LEARNING_RATE = 2e-3
 # Steps of an update of the target network, after each update of the trained one or at intervals.
 _DEFAULT_TAU = 0.05
 _TAU_AT_INTERVALS = 1.0
+# How many states the world has is estimated from so many of the newest steps.
+_STEPS_TO_ESTIMATE_FROM = 100_000
 # Inputs are standardized by at most so many goals, and so many numbers.
 _MOST_GOALS_TO_FIT = 10_000
 _MOST_NUMBERS_TO_FIT = 2**26
@@ -641,7 +643,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             how = "planned in a model of the world (PlannedTargets)"
         reason = f"{choice.share:.0%} of the observations were met before"
         if choice.is_too_large:
-            n_states = estimate_states(self.world)
+            n_states = self._estimate_states()
             reason += f", but the world seems to have some {n_states:,.0f} states"
         self.logger.info(f"{reason}: values are {how}")
         if not choice.plan and not choice.is_too_large:
@@ -659,11 +661,16 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
 
         :return: None if it cannot be told
         """
-        assert self.world is not None
-        n_states = estimate_states(self.world)
+        n_states = self._estimate_states()
         if n_states is None:
             return None
         return n_states * int(self.action_space.n) / self._total_timesteps
+
+    def _estimate_states(self) -> float | None:
+        """Estimate the number of states of the world. None if it cannot be told."""
+        assert self.world is not None
+        newest = self.replay_buffer.newest_states(_STEPS_TO_ESTIMATE_FROM, self.world.identity)
+        return estimate_states(*newest)
 
     def _begin_to_learn_states(self, share: float) -> bool:
         """

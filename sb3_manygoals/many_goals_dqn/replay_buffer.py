@@ -367,6 +367,26 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
                 self.dones[times].reshape(-1),
             )
 
+    def newest_states(
+        self, n: int, states: ExactStates
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """
+        Return the states of the newest transitions.
+
+        :param n: greatest number of transitions, of all environments together
+        :param states: the states that ids refer to
+        :return: the ids of s and of s', oldest first, both of shape (T, n_envs). ``UNKNOWN`` for
+            observations that are no known states
+        """
+        n_times = min(self.size(), max(n // self.n_envs, 1))
+        times = (self.pos - n_times + np.arange(n_times)) % self.buffer_size
+        if not self.stores_observations:
+            ids = self.state_ids[times].astype(np.int64)
+            return ids[..., 0], ids[..., 1]
+        found = [states.ids(seen) for seen in self._rows_at(times)]
+        shape = (n_times, self.n_envs)
+        return found[0].reshape(shape), found[1].reshape(shape)
+
     def recorded(self, times: slice = slice(None)) -> RecordedSteps:
         """
         Return transitions, oldest first. What is shown twice, as the end of one transition and the
@@ -417,7 +437,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         for begin in range(0, self.size(), _TIMES_AT_A_TIME):
             yield slice(begin, min(begin + _TIMES_AT_A_TIME, self.size()))
 
-    def _rows_at(self, times: slice) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _rows_at(self, times: slice | NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return observations of s and s' of all environments, shape (n, *shape)."""
         observations, next_observations = self.observations_at(times)
         shape = (-1, *self._shape)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
+from numpy.typing import NDArray
 
-from sb3_manygoals.world import ExactStates, WorldModel
+from sb3_manygoals.world import UNKNOWN, ExactStates
 
 # If less than this share of the observations was met before, planned targets are given up.
 _GIVE_UP_PLANS = 0.05
@@ -20,8 +18,8 @@ _BEGIN_WITH_PLANS = 0.1
 # targets stay as they are, so that they do not alternate.
 _GO_OVER_TO_PLANS = 0.2
 # If at least this share was met before, the world is not too large for plans, whatever else is
-# seen.
-_SURELY_RECURS = 0.5
+# seen. In a sliding puzzle, half of the observations of an episode were met in it before.
+_SURELY_RECURS = 0.9
 # If less than this share was met before, no observation recurs. Else observations that do not recur
 # are new states.
 _HARDLY_RECURS = 0.02
@@ -29,8 +27,8 @@ _HARDLY_RECURS = 0.02
 # the steps of training, and taken up again if they are half as many. With more of them, a plan
 # knows few ways, and bootstrapping generalizes.
 _MOST_ACTIONS_PER_STEP = 2.0
-# If there are fewer components than this share of episodes, no more can be told.
-_LEAST_SHARE = 1e-6
+# If episodes have no state in common, it counts as half a state.
+_NONE_IN_COMMON = 0.5
 # The number of states is estimated from so many episodes, and not from fewer.
 _FEWEST_EPISODES = 8
 # With fewer observations nothing can be told, as after loading.
@@ -131,66 +129,46 @@ class TargetChoice:
         self.num_timesteps, self.n_added, self.n_recurred = state
 
 
-def estimate_states(world: WorldModel) -> float | None:
+def estimate_states(
+    state_ids: NDArray[np.integer[Any]], next_state_ids: NDArray[np.integer[Any]]
+) -> float | None:
     """
     Estimate how many states a world has, from how often episodes met a state of another episode.
 
-    If K of N states are known from E episodes, an episode has some K / E of them. Two episodes that
-    are at random places have a state in common with probability (K / E)^2 / N. So episodes are
-    connected as in a random graph, in which each has K^2 / (E N) neighbors on average. How many
-    components such a graph has is known (Erdos and Renyi 1960, "On the Evolution of Random
-    Graphs"), so N follows from the number of components.
+    Episodes of k and l distinct states, at random places among N states, have k l / N states in
+    common on average. So N follows from how many they have in common, as the number of days from
+    that of equal birthdays, or the size of a population from the animals that are caught again
+    (Schnabel 1938, "The Estimation of the Total Fish Population of a Lake"). It does not matter
+    that states of one episode are near each other. Places that all episodes visit count as most of
+    the world.
 
-    Transitions tell how many episodes there were: an episode leaves its first state once more often
-    than it comes to it, if its first and its last state are not the same.
-
-    :param world: what is known of the world
-    :return: the number of states, at least K. None if there are too few episodes to tell, or if all
-        of them are connected, as where all begin in one state
+    :param state_ids: the states in which actions were taken, oldest first, one column for each
+        environment, shape (T, n_envs). ``UNKNOWN`` for states without an id, all of which count as
+        different
+    :param next_state_ids: the states that they led to, likewise. An episode goes on as long as the
+        next action is taken there
+    :return: the number of states, at least that of the states that were met. None if there are too
+        few episodes to tell
     """
-    outcomes = world.outcomes()
-    n_states = len(world.identity)
-    left = np.bincount(outcomes.state_ids, weights=outcomes.counts, minlength=n_states)
-    arrived = np.bincount(outcomes.next_state_ids, weights=outcomes.counts, minlength=n_states)
-    n_episodes = float(np.maximum(left - arrived, 0.0).sum())
+    goes_on = np.zeros(state_ids.shape, np.bool_)
+    goes_on[1:] = state_ids[1:] == next_state_ids[:-1]
+    # Environments one after the other.
+    episodes = np.cumsum(~goes_on.T).reshape(goes_on.T.shape)
+    n_episodes = int(episodes.max(initial=0))
     if n_episodes < _FEWEST_EPISODES:
         return None
-    graph = csr_array(
-        (np.ones(len(outcomes.counts)), (outcomes.state_ids, outcomes.next_state_ids)),
-        shape=(n_states, n_states),
-    )
-    _, labels = connected_components(graph, directed=False)
-    # A state without transitions, as the last one of an environment, is no episode.
-    has_transitions = (left + arrived) > 0
-    n_components = len(np.unique(labels[has_transitions]))
-    if n_components == 1:
-        return None
-    n_known = int(has_transitions.sum())
-    # Half a connection stands for none.
-    share = max(min(n_components, n_episodes - 0.5) / n_episodes, _LEAST_SHARE)
-    return max(float(n_known), n_known**2 / (_mean_degree(share) * n_episodes))
-
-
-def _mean_degree(share: float) -> float:
-    """
-    Return how many neighbors the nodes of a random graph have on average.
-
-    :param share: the number of components, divided by that of nodes, from 0 to 1
-    """
-
-    if share >= 0.5:
-        # All components are trees: each connection leaves one component less.
-        return 2.0 * (1.0 - share)
-
-    def degree_of(giant: float) -> float:
-        """Return the degree at which a giant component has this share of all nodes."""
-        return float(-np.log1p(-giant) / giant)
-
-    def excess(giant: float) -> float:
-        """Return by how much the share of components is greater with this giant component."""
-        degree = degree_of(giant)
-        # The others are as in a graph of a smaller degree, which has no giant component.
-        small = degree * (1.0 - giant)
-        return float((small - small**2 / 2.0) / degree - share)
-
-    return degree_of(brentq(excess, 1e-9, 1.0 - 1e-12))
+    visits = np.concatenate(
+        [
+            np.stack([episodes.reshape(-1), ids.T.reshape(-1)], axis=1)
+            for ids in (state_ids, next_state_ids)
+        ]
+    ).astype(np.int64)
+    is_unknown = visits[:, 1] == UNKNOWN
+    # Each state without an id gets one of its own.
+    visits[is_unknown, 1] = -2 - np.arange(np.count_nonzero(is_unknown))
+    visits = np.unique(visits, axis=0)
+    lengths = np.bincount(visits[:, 0]).astype(np.float64)
+    _, visitors = np.unique(visits[:, 1], return_counts=True)
+    n_pairs = float(lengths.sum() ** 2 - np.square(lengths).sum()) / 2.0
+    n_in_common = float((visitors * (visitors - 1) / 2.0).sum())
+    return max(float(len(visitors)), n_pairs / max(n_in_common, _NONE_IN_COMMON))

@@ -14,7 +14,7 @@ from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.goals import LearningProgressSelector
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice, estimate_states
-from sb3_manygoals.world import ExactStates, LearnedStates, WorldModel
+from sb3_manygoals.world import UNKNOWN, ExactStates, LearnedStates
 from tests.sb3_manygoals.many_goals_dqn.models import SMALL, make_model, parameters, reloaded
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -199,8 +199,9 @@ def test_targets_do_not_alternate_between_the_shares_at_which_they_change(
         (0.3, 1.1, False, False),
         (0.3, 0.9, False, True),
         (0.3, None, True, True),
-        # Whatever else is seen, a world in which half of the observations recur is not too large.
-        (0.6, 1e9, True, True),
+        (0.8, 2.1, True, False),
+        # Whatever else is seen, a world in which nearly all observations recur is not too large.
+        (0.95, 1e9, True, True),
     ],
 )
 def test_a_world_with_far_more_states_than_steps_is_not_planned(share, ratio, is_planned, plans):
@@ -211,50 +212,66 @@ def test_a_world_with_far_more_states_than_steps_is_not_planned(share, ratio, is
     assert not found.is_noisy
 
 
+def walks_on_a_ring(n_states, n_episodes, n_steps, rng, n_envs=2):
+    """
+    Return ids of states and next states of random walks in a ring, which begin anywhere.
+
+    Ids are in the order in which states are met.
+    """
+    begins = rng.integers(n_states, size=(n_episodes, 1))
+    moves = rng.choice([-1, 1], size=(n_episodes, n_steps))
+    cells = np.concatenate([begins, begins + moves.cumsum(axis=1)], axis=1) % n_states
+    _, ids = np.unique(cells, return_inverse=True)
+    ids = ids.reshape(cells.shape)
+
+    def columns(part):
+        """Return the walks one after another, as many of them in each environment."""
+        return part.reshape(n_envs, -1).T
+
+    return columns(ids[:, :-1]), columns(ids[:, 1:])
+
+
 @pytest.mark.parametrize(
-    ("n_states", "n_episodes"),
-    # In the last world, all but a few episodes are connected.
-    [(1_000, 20), (50_000, 200), (5_000, 100)],
+    ("n_states", "n_episodes", "n_steps"),
+    [(1_000, 40, 30), (50_000, 400, 50), (500, 200, 20)],
 )
-def test_the_number_of_states_is_estimated_from_episodes_that_meet(n_states, n_episodes):
+def test_the_number_of_states_is_estimated_from_states_that_episodes_have_in_common(
+    n_states, n_episodes, n_steps
+):
     rng = np.random.default_rng(0)
-    estimates = []
-    for _ in range(20):
-        # Each episode is a walk through ten random states, so that it meets others by chance.
-        walks = rng.integers(n_states, size=(n_episodes, 10))
-        states = ExactStates(spaces.Discrete(n_states), n_states)
-        ids = states.observe(walks.reshape(-1)).reshape(walks.shape)
-        world = WorldModel(states, 2)
-        n = n_episodes * 9
-        world.record(
-            ids[:, :-1].reshape(-1),
-            np.zeros(n, np.int64),
-            ids[:, 1:].reshape(-1),
-            np.zeros(n),
-            np.zeros(n, np.bool_),
-        )
-        estimates.append(estimate_states(world))
-    assert 0.7 * n_states <= np.median(estimates) <= 1.5 * n_states
+    estimates = [
+        estimate_states(*walks_on_a_ring(n_states, n_episodes, n_steps, rng)) for _ in range(20)
+    ]
+    assert 0.8 * n_states <= np.median(estimates) <= 1.3 * n_states
 
 
-def test_where_all_episodes_begin_in_one_state_the_number_of_states_cannot_be_told():
-    states = ExactStates(spaces.Discrete(1_000), 1_000)
-    world = WorldModel(states, 2)
-    ids = states.observe(np.arange(21))
+def test_the_estimate_is_computed_by_hand():
+    # Environment 0 has episodes 0-1-0 and 2-3, and so on. All in all there are nine episodes.
+    state_ids = np.array([[0, 4], [1, 6], [2, 8], [10, 12], [14, 16]])
+    next_ids = np.array([[1, 5], [0, 0], [3, 9], [11, 13], [15, 17]])
+    # Each but the first one has two states, and 0 is the only one in common, of two episodes.
+    n_pairs = 36 * 4
+    assert estimate_states(state_ids, next_ids) == n_pairs
+    # Without it there is none, which counts as half a state.
+    next_ids[1, 1] = 7
+    assert estimate_states(state_ids, next_ids) == 2 * n_pairs
+    # States without an id are different ones. The first episode has three states now.
+    next_ids[1] = UNKNOWN
+    assert estimate_states(state_ids, next_ids) == 2 * (28 * 4 + 8 * 6)
+
+
+def test_where_all_episodes_begin_in_one_state_there_seem_to_be_few_states():
     # Twenty episodes of one step, from state 0.
-    no = np.zeros(20)
-    world.record(np.repeat(ids[:1], 20), np.zeros(20, np.int64), ids[1:], no, no > 0)
-    assert estimate_states(world) is None
+    state_ids = np.zeros((20, 1), np.int64)
+    next_ids = np.arange(1, 21)[:, None]
+    assert estimate_states(state_ids, next_ids) == 21
 
 
 def test_of_few_episodes_the_number_of_states_cannot_be_told():
-    states = ExactStates(spaces.Discrete(100), 100)
-    world = WorldModel(states, 2)
-    assert estimate_states(world) is None
-    ids = states.observe(np.arange(50))
-    no = np.zeros(49, np.bool_)
-    world.record(ids[:-1], np.zeros(49, np.int64), ids[1:], np.zeros(49), no)
-    assert estimate_states(world) is None
+    nothing = np.zeros((0, 2), np.int64)
+    assert estimate_states(nothing, nothing) is None
+    walk = np.arange(50)[:, None]
+    assert estimate_states(walk[:-1], walk[1:]) is None
 
 
 @pytest.mark.parametrize(("n_bits", "is_large"), [(8, False), (20, True)])
