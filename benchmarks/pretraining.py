@@ -155,6 +155,8 @@ def make_learner(config: PretrainingConfig) -> ManyGoalsDQN | RewardPredictor:
         },
         target_class=TDTargets,
         target_kwargs={**PAPER["target_kwargs"], "initial_value": 0.0},
+        tau=PAPER["tau"],
+        target_update_interval=PAPER["target_update_interval"],
         exploration_fraction=1.0,
         policy_kwargs={
             **PAPER["policy_kwargs"],

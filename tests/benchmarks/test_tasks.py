@@ -165,7 +165,11 @@ def test_a_task_of_two_rooms_is_a_world(tmp_path):
 def test_a_task_told_to_a_run_is_done_by_its_network_and_by_its_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(mastery, "conclude", lambda *_: None)
     monkeypatch.setattr(told_tasks, "TASKS", ("agent slipping, door open",))
-    small = '{"policy_kwargs": {"net_arch": [16]}}'
+    # For so few steps, it would bootstrap.
+    small = (
+        '{"policy_kwargs": {"net_arch": [16]}, '
+        '"target_class": {"class": "sb3_manygoals:PlannedTargets"}}'
+    )
     config = mastery.MasteryConfig(
         total_steps=2_560, curve_goals=2, agent_kwargs=small, progress_bar=False, output=tmp_path
     )
