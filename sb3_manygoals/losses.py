@@ -192,7 +192,7 @@ def pairwise_td_loss(
     r"""
     Return the paper's loss of each goal, :math:`\mathcal{L}(g)`.
 
-    It is the squared Bellman error, averaged over the transitions.
+    It is the squared Bellman error, averaged over the transitions. The paper has no weights.
 
     :param q: the network's values of the actions that were taken, for S transitions and G goals,
         shape (S, G)

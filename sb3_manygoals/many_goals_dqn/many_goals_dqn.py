@@ -147,8 +147,9 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
     :param goal_batch_size: number of goals in an update, G
     :param updates_per_step: number of updates for each environment step, of all environments
         together. It takes the place of ``train_freq`` and ``gradient_steps``. None: if these two
-        are not given, 0.04 with ``PlannedTargets``, and 0.1 with ``TDTargets``, whose updates
-        take less time
+        are not given, ``updates_per_step`` of the class of targets: 0.1 for ``TDTargets``, and 0.04
+        for ``PlannedTargets``, whose updates take more time. It changes if other targets are chosen
+        during training
     :param updates_as_needed: whether updates wait until the world is known, at most for half of
         training, and rest while the network makes no errors, see
         :class:`~sb3_manygoals.many_goals_dqn.pacing.UpdatePacer`. Those that waited are made later.
@@ -332,7 +333,9 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             )
         self.goal_batch_size = check_count("goal_batch_size", goal_batch_size, floats=True)
         self.updates_per_step = updates_per_step
-        self._rhythm_is_given = rhythm_is_given
+        # None in a model that is being loaded, which has it in its file. Files of earlier versions
+        # do not have it.
+        self._rhythm_is_given: bool | None = rhythm_is_given if _init_setup_model else None
         self.updates_as_needed = updates_as_needed
         self.target_class = target_class
         self.target_kwargs = target_kwargs
@@ -519,6 +522,9 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             raise TypeError(
                 f"replay_buffer_class must be a ManyGoalsReplayBuffer, got {replay_class!r}"
             )
+        if self._rhythm_is_given is None:
+            # In files of earlier versions, updates_per_step is None only if the rhythm was given.
+            self._rhythm_is_given = self.updates_per_step is None
         self._set_rhythm(self._first_target_class)
         self.replay_buffer_kwargs = {
             **self.replay_buffer_kwargs,
@@ -1169,7 +1175,10 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self.start_time = time.time_ns()
         self._pacer.restart()
         self._is_learning = True
-        together = round(_UPDATES_FROM_DATA_TOGETHER / self._updates_for_data)
+        rate = self._updates_for_data
+        if n_updates is not None:
+            rate = n_updates / len(transitions)
+        together = max(1, round(_UPDATES_FROM_DATA_TOGETHER / rate))
         self.num_timesteps = begin + min(together, len(transitions))
         try:
             # All transitions are known now, so states need not be learned again later.
@@ -1186,7 +1195,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             n_rollouts = max(1, n_updates // _UPDATES_FROM_DATA_TOGETHER)
             shares = np.diff(np.linspace(0, n_updates, n_rollouts + 1).astype(int)).tolist()
             for number, n_now in enumerate(shares, 1):
-                last = self.num_timesteps
+                # The choice of targets may have looked a little ahead.
+                last = min(self.num_timesteps, begin + len(transitions) * number // n_rollouts)
                 self.num_timesteps = begin + len(transitions) * number // n_rollouts
                 self._current_progress_remaining = 1.0 - (number - 1) / n_rollouts
                 if self.targets.uses_target_network:

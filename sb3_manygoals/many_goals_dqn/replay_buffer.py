@@ -383,9 +383,13 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         if not self.stores_observations:
             ids = self.state_ids[times].astype(np.int64)
             return ids[..., 0], ids[..., 1]
-        found = [states.ids(seen) for seen in self._rows_at(times)]
-        shape = (n_times, self.n_envs)
-        return found[0].reshape(shape), found[1].reshape(shape)
+        found = np.empty((2, n_times, self.n_envs), np.int64)
+        # All observations at once might not fit into memory.
+        for begin in range(0, n_times, _TIMES_AT_A_TIME):
+            block = slice(begin, begin + _TIMES_AT_A_TIME)
+            for ids, seen in zip(found, self._rows_at(times[block]), strict=True):
+                ids[block] = states.ids(seen).reshape(-1, self.n_envs)
+        return found[0], found[1]
 
     def recorded(self, times: slice = slice(None)) -> RecordedSteps:
         """

@@ -21,7 +21,7 @@ PAPER: dict[str, Any] = {
     "updates_per_step": 1.0,
     "target_update_interval": 250,
     "target_class": TDTargets,
-    "target_kwargs": {"goal_sampling": "uniform", "near_decay": 1.0},
+    "target_kwargs": {"goal_sampling": "uniform"},
     "exploration_fraction": 1 / 3,
     "exploration_initial_eps": 1.0,
     "exploration_final_eps": 0.1,

@@ -143,10 +143,10 @@ def estimate_states(
     the world.
 
     :param state_ids: the states in which actions were taken, oldest first, one column for each
-        environment, shape (T, n_envs). ``UNKNOWN`` for states without an id, all of which count as
-        different
+        environment, shape (T, n_envs). ``UNKNOWN`` for states without an id
     :param next_state_ids: the states that they led to, likewise. An episode goes on as long as the
-        next action is taken there
+        next action is taken there, or both have no id. Each of those without an id counts as a
+        state of its own
     :return: the number of states, at least that of the states that were met. None if there are too
         few episodes to tell
     """
@@ -163,8 +163,11 @@ def estimate_states(
             for ids in (state_ids, next_state_ids)
         ]
     ).astype(np.int64)
+    # Each state without an id gets one of its own, where a step led to it.
+    is_first = np.arange(len(visits)) < episodes.size
     is_unknown = visits[:, 1] == UNKNOWN
-    # Each state without an id gets one of its own.
+    visits = visits[~(is_unknown & is_first)]
+    is_unknown = visits[:, 1] == UNKNOWN
     visits[is_unknown, 1] = -2 - np.arange(np.count_nonzero(is_unknown))
     visits = np.unique(visits, axis=0)
     lengths = np.bincount(visits[:, 0]).astype(np.float64)

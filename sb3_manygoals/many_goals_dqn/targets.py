@@ -22,6 +22,8 @@ GoalSampling = Literal["uniform", "segments", "behavior"]
 
 # Consecutive transitions in a segment of the replay memory.
 _SEGMENT_LENGTH = 4
+# The weight of a pair falls by this factor for each step to the goal.
+_NEAR_DECAY = 0.75
 
 
 class UpdateBatch(NamedTuple):
@@ -227,8 +229,9 @@ class TDTargets(Targets):
         ``step_reward / (1 - gamma)``. Values would first sink to it if few goals are reached in an
         update
     :param near_decay: ``decay`` of :func:`~sb3_manygoals.losses.near_weights`, in (0, 1]. 1.0: all
-        pairs have equal weights, as in the paper
-    :param near_floor: ``floor`` of the same function, at least 0
+        pairs have equal weights. None: 0.75 with "segments", else 1.0, as in the paper. Weights are
+        equal also if never reaching a goal is worth as much as reaching it
+    :param near_floor: ``floor`` of the same function, greater than 0
     :raises ValueError: if an argument is out of its range
     """
 
@@ -239,7 +242,7 @@ class TDTargets(Targets):
         context: TargetContext,
         goal_sampling: GoalSampling = "segments",
         initial_value: float | None = None,
-        near_decay: float = 0.75,
+        near_decay: float | None = None,
         near_floor: float = 0.02,
     ) -> None:
         super().__init__(context)
@@ -254,8 +257,10 @@ class TDTargets(Targets):
                 initial_value = context.goal_reward
         self.goal_sampling = goal_sampling
         self.initial_value = check_number("initial_value", initial_value)
+        if near_decay is None:
+            near_decay = _NEAR_DECAY if goal_sampling == "segments" else 1.0
         self.near_decay = check_number("near_decay", near_decay, above=0, at_most=1)
-        self.near_floor = check_number("near_floor", near_floor, at_least=0)
+        self.near_floor = check_number("near_floor", near_floor, above=0)
 
     def after_update(self) -> None:
         """Let the target network follow, unless it is updated at intervals."""
@@ -379,7 +384,7 @@ class TDTargets(Targets):
 
     def losses(self, batch: UpdateBatch, target_values: th.Tensor) -> th.Tensor:
         """
-        Return the paper's L(g) of each goal.
+        Return the paper's L(g) of each goal. Pairs have weights, unless ``near_decay`` is 1.
 
         :param batch: data of the update
         :param target_values: targets of the taken actions, from :meth:`target_values`
@@ -392,15 +397,18 @@ class TDTargets(Targets):
             q = net(batch.observations, batch.goals).gather(1, samples.actions[:, None])
             # These are S goals with one transition each. Unknown goals are left out of the mean.
             known = batch.goal_ids != UNKNOWN
-            share = known * (len(known) / known.sum().clamp(min=1))
             weights = self._weights(target_values.T)
-            return pairwise_td_loss(q.T, target_values.T, weights) * share
+            weights = known.float() if weights is None else weights[0] * known
+            # Their mean is 1, so that the loss is a mean over known goals.
+            weights *= len(known) / weights.sum().clamp(min=1e-6)
+            return pairwise_td_loss(q.T, target_values.T) * weights
         q = net.values_of_taken(batch.observations, samples.actions, batch.goals)
         return pairwise_td_loss(q, target_values, self._weights(target_values))
 
     def _weights(self, target_values: th.Tensor) -> th.Tensor | None:
         """Return weights of pairs by how near they are, None for equal ones."""
-        if self.near_decay == 1.0 or self.context.gamma == 0.0:
+        gamma, goal_reward, step_reward = self.context.gamma_and_rewards
+        if self.near_decay == 1.0 or gamma == 0.0 or step_reward >= (1.0 - gamma) * goal_reward:
             return None
         return near_weights(
             target_values, self.near_decay, self.near_floor, *self.context.gamma_and_rewards

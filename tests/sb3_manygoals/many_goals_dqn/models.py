@@ -49,7 +49,7 @@ def td_model(env=None, policy="MlpPolicy", policy_kwargs=None, targets=None, **k
         env,
         policy,
         target_class=TDTargets,
-        target_kwargs={"goal_sampling": "uniform", "near_decay": 1.0, **(targets or {})},
+        target_kwargs={"goal_sampling": "uniform", **(targets or {})},
         policy_kwargs={**PLAIN, **(policy_kwargs or {})},
         **kwargs,
     )

@@ -258,6 +258,13 @@ def test_the_estimate_is_computed_by_hand():
     # States without an id are different ones. The first episode has three states now.
     next_ids[1] = UNKNOWN
     assert estimate_states(state_ids, next_ids) == 2 * (28 * 4 + 8 * 6)
+    # The action after an unknown state is taken in it, which is counted once.
+    state_ids[2] = UNKNOWN
+    state_ids = np.append(state_ids, [[18, 20]], axis=0)
+    next_ids = np.append(next_ids, [[19, 21]], axis=0)
+    lengths = np.array([4, 2, 2, 2, 2, 3, 2, 2, 2])
+    n_pairs = (lengths.sum() ** 2 - np.square(lengths).sum()) / 2
+    assert estimate_states(state_ids, next_ids) == 2 * n_pairs
 
 
 def test_where_all_episodes_begin_in_one_state_there_seem_to_be_few_states():

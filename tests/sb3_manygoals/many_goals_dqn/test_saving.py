@@ -73,7 +73,7 @@ def test_a_loaded_model_learns_on_with_its_settings(tmp_path, policy):
     again = reloaded(model, tmp_path, Corridor(image=image), ("world",))
     assert tracker_of(again).max_episode_steps == 6
     assert again.target_class is TDTargets
-    assert again.target_kwargs == {"goal_sampling": "segments", "near_decay": 1.0}
+    assert again.target_kwargs == {"goal_sampling": "segments"}
     assert again.targets.goal_sampling == "segments"
     assert again.targets.context.tau == 0.5
     assert again.targets.context.target_update_interval == 30
@@ -86,6 +86,28 @@ def test_a_loaded_model_learns_on_with_its_settings(tmp_path, policy):
     again.learn(60, reset_num_timesteps=False)
     assert again.num_timesteps == 160
     assert not th.equal(parameters(model), parameters(again))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({"train_freq": 3, "gradient_steps": 2}, (3, 2)), ({"updates_per_step": 0.5}, (2, 1))],
+)
+def test_a_rhythm_saved_by_an_earlier_version_is_kept(tmp_path, settings, expected):
+    model = make_model(target_class=TDTargets, **settings)
+    # Earlier versions had no such attribute.
+    del model._rhythm_is_given
+    again = reloaded(model, tmp_path, Corridor())
+    assert (again.train_freq.frequency, again.gradient_steps) == expected
+
+
+def test_loaded_with_an_interval_the_target_network_is_copied(tmp_path):
+    model = make_model(target_class=TDTargets).learn(60)
+    again = reloaded(model, tmp_path, Corridor(), target_update_interval=20)
+    assert (again.tau, again.target_update_interval) == (1.0, 20)
+    again = reloaded(model, tmp_path, Corridor(), target_update_interval=20, tau=0.5)
+    assert (again.tau, again.target_update_interval) == (0.5, 20)
+    again = reloaded(model, tmp_path, Corridor())
+    assert (again.tau, again.target_update_interval) == (0.05, None)
 
 
 def test_an_environment_with_a_goal_wrapper_is_taken_as_it_is(tmp_path):
