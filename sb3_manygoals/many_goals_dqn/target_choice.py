@@ -21,8 +21,8 @@ _GO_OVER_TO_PLANS = 0.2
 # seen. In a sliding puzzle, half of the observations of an episode were met in it before.
 _SURELY_RECURS = 0.9
 # If less than this share was met before, no observation recurs. Else observations that do not recur
-# are new states.
-_HARDLY_RECURS = 0.02
+# are new states. With 40 bits that are flipped, one action of 40 takes back the last one.
+_HARDLY_RECURS = 0.01
 # Plans are given up if the actions of all states that there seem to be are more than so many times
 # the steps of training, and taken up again if they are half as many. With more of them, a plan
 # knows few ways, and bootstrapping generalizes.
