@@ -35,7 +35,7 @@ _NOISE = 20
 _STEPS_OF_FORCE = 5
 # The search for what a car can reach goes on from so many states of each cell.
 _STATES_OF_CELL = 512
-# Four settings of DQN with HER were tried with 12 bits and 4,000 steps, and this is the best one.
+# Seven settings of DQN with HER were tried with 12 bits and 4,000 steps, and this is the best one.
 _HER_FOR_BITS = {"train_freq": 4}
 _MAZE_NAMES = {"maze-umaze": "PointMaze_UMaze-v3", "maze-medium": "PointMaze_Medium-v3"}
 
