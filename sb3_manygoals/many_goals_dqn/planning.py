@@ -289,7 +289,8 @@ class AllGoalsPlan:
     action its most frequent outcome, if the plan is partial, if the last plan and the next one
     would not fit into ``max_bytes`` together, or if there are at least a million pairs of state and
     goal and three quarters of the tried actions have one outcome. At most 32 sweeps of value
-    iteration then account for chance, or none if there are more than a hundred million pairs.
+    iteration then account for chance. If there are more than a hundred million pairs, there are no
+    sweeps, and actions count as having their most frequent outcome.
 
     :param gamma: discount factor, in (0, 1)
     :param goal_reward: reward of a transition that reaches its goal
@@ -330,7 +331,10 @@ class AllGoalsPlan:
         self.best: NDArray[np.signedinteger[Any]] = np.zeros((0, 0), dtype=np.int8)
         """The best actions, shape (S, G). -1 where no way to the goal is known."""
         self.model: TransitionModel | None = None
-        """The transition model of the last plan. None before the first plan."""
+        """
+        The transition model of the last plan, without chance if there are too many pairs for value
+        iteration. None before the first plan.
+        """
         # The states that achieve the goals known at the last refresh, those of one goal after those
         # of the other, and where those of each goal begin. The last entry is the end.
         self._achieving: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -385,9 +389,12 @@ class AllGoalsPlan:
         self._sweeps_of_this_plan = _MOST_SWEEPS
         self._tolerance = _TOLERANCE
         if is_certain:
-            is_too_many = n_states * n_goals >= _TOO_MANY_PAIRS_TO_SWEEP
-            self._sweeps_of_this_plan = 0 if is_too_many else _SWEEPS_AFTER_SEARCH
+            self._sweeps_of_this_plan = _SWEEPS_AFTER_SEARCH
             self._tolerance = _TOLERANCE_AFTER_SEARCH
+            if n_states * n_goals >= _TOO_MANY_PAIRS_TO_SWEEP:
+                self._sweeps_of_this_plan = 0
+                # These values are distances without chance. So are the values of all actions, then.
+                self.model = model.likeliest()
         elif converge and not self.is_partial:
             self._sweeps_of_this_plan = max(_MOST_SWEEPS, n_states)
         self._prepared = self._prepare(search)
