@@ -414,6 +414,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             check_number(name, getattr(self, name), at_least=0, at_most=1)
         if self.max_grad_norm is not None:
             check_number("max_grad_norm", self.max_grad_norm, above=0)
+        if self.target_update_interval is not None:
+            check_count("target_update_interval", self.target_update_interval, floats=True)
 
     def _check_states(self) -> None:
         """Raise an error if arguments of states are wrong or do not fit together."""

@@ -263,6 +263,7 @@ def test_settings_changed_at_loading_are_changed(tmp_path):
         ({"tau": 2.0}, r"tau must be a number in \[0, 1\], got 2.0"),
         ({"exploration_final_eps": -1}, r"exploration_final_eps must be a number in \[0, 1\], got"),
         ({"max_grad_norm": 0}, r"max_grad_norm must be a number in \(0, inf\), got 0"),
+        ({"target_update_interval": 0}, "target_update_interval must be a whole number, at least"),
     ],
 )
 def test_settings_changed_at_loading_are_checked(tmp_path, settings, message):
