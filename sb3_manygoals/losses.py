@@ -47,7 +47,7 @@ def pairwise_td_targets(
 
 
 def near_weights(
-    targets: th.Tensor,
+    values: th.Tensor,
     decay: float,
     floor: float,
     gamma: float,
@@ -61,22 +61,23 @@ def near_weights(
 
     .. math:: w_{sg} \propto \text{decay}^{d_{sg}} + \text{floor},
 
-    where d is the number of steps to the goal. The target tells this number: it is
+    where d is the number of steps to the goal. The value tells this number: it is
     :math:`y = c + (\text{goal_reward} - c) \gamma^d`. Here
     :math:`c = \text{step_reward} / (1 - \gamma)` is the value of a goal that is never reached.
 
-    :param targets: targets of :func:`pairwise_td_targets`, shape (S, G)
+    :param values: values of pairs, shape (S, G). They should not depend on single outcomes of
+        chance, or good ones would weigh more
     :param decay: factor of the weight for each step, in (0, 1]; 1 gives equal weights
     :param floor: weight of the farthest pairs, at least 0, before the weights are scaled to mean 1.
         A pair at its goal has the weight 1 + floor
-    :param gamma: discount factor of the targets, in (0, 1)
-    :param goal_reward: reward of a transition that reaches the goal, as in the targets
-    :param step_reward: reward of every other transition, as in the targets
+    :param gamma: discount factor of the values, in (0, 1)
+    :param goal_reward: reward of a transition that reaches the goal, as in the values
+    :param step_reward: reward of every other transition, as in the values
     :return: weights with mean 1, shape (S, G)
     """
     never = step_reward / (1.0 - gamma)
     # The nearness is gamma ** d.
-    nearness = ((targets - never) / (goal_reward - never)).clamp(0.0, 1.0)
+    nearness = ((values - never) / (goal_reward - never)).clamp(0.0, 1.0)
     weights = nearness ** (math.log(decay) / math.log(gamma)) + floor
     return weights / weights.mean()
 

@@ -96,11 +96,16 @@ def test_the_update_is_the_brute_force_loop_over_pairs(head, masked, decay):
             return -0.1 / (1 - 0.99)
         return -0.1 + 0.99 * best
 
+    def value_of(row, goal):
+        cell = th.tensor(CELLS[here[row]])[None]
+        return model.q_net(cell, th.tensor(CELLS[goal])[None])[0, actions[row]]
+
     def weight_of(row, goal):
         if decay == 1.0:
             return 1.0
-        # A goal d steps away has the value -10 (1 - 0.99^d).
-        nearness = min(max(1.0 + float(target_of(row, goal)) / 10.0, 0.0), 1.0)
+        # A goal d steps away has the value -10 (1 - 0.99^d). The outcome of the action says nothing
+        # about its weight.
+        nearness = min(max(1.0 + value_of(row, goal).item() / 10.0, 0.0), 1.0)
         return decay ** (math.log(nearness) / math.log(0.99)) + 0.1 if nearness else 0.1
 
     mean_weight = np.mean([weight_of(row, goal) for row in range(5) for goal in goals])
@@ -108,10 +113,8 @@ def test_the_update_is_the_brute_force_loop_over_pairs(head, masked, decay):
     for column, goal in enumerate(goals):
         errors = []
         for row in range(5):
-            cell = th.tensor(CELLS[here[row]])[None]
-            q = model.q_net(cell, th.tensor(CELLS[goal])[None])[0, actions[row]]
             weight = weight_of(row, goal) / mean_weight
-            errors.append(weight * (q - target_of(row, goal)) ** 2)
+            errors.append(weight * (value_of(row, goal) - target_of(row, goal)) ** 2)
         loss = sum(errors) / 5
         th.testing.assert_close(losses[column], loss, rtol=1e-4, atol=1e-5)
         total = total + loss / len(goals)
