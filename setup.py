@@ -18,7 +18,10 @@ VERSION = re.search(
 )
 assert VERSION is not None, "sb3_manygoals/__init__.py has no __version__"
 
+# Writes films.
+FILM = ["pillow>=10.0"]
 BENCHMARKS = [
+    *FILM,
     # The study of worlds has Taxi-v4, and tests compare with its statistics of episodes.
     "gymnasium>=1.4",
     "jinja2>=3.1",
@@ -27,7 +30,6 @@ BENCHMARKS = [
     "minigrid>=3.1; python_version >= '3.11'",
     # rliable, which tests compare intervals with, needs pandas < 3.
     "pandas>=2.2,<3",
-    "pillow>=10.0",
     "rich>=13.0",
     "tensorboard>=2.13",
     "tqdm>=4.65",
@@ -76,6 +78,7 @@ setup(
     ],
     extras_require={
         "atari": ATARI,
+        "film": FILM,
         "hub": HUB,
         "minatar": MINATAR,
         "render": RENDER,

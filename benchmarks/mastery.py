@@ -250,24 +250,12 @@ def conclude(
     pd.DataFrame(_goals(evaluated, results)).to_csv(folder / "goals.csv", index=False)
     summary = _summary(config, evaluated, results, training_seconds)
     pd.DataFrame([summary]).to_csv(folder / "summary.csv", index=False)
-    if evaluated.world.is_two_rooms:
-        film.reaching(
-            evaluated.model,
-            evaluated.world,
-            results["greedy"],
-            evaluated.states,
-            folder / "reaching.gif",
-            config.seed,
-            config.eval_epsilon,
-            evaluated.numbered,
-        )
-        if config.agent in demo.AGENTS:
-            try:
-                demo.write(folder)
-            except SettingError as error:
-                print(f"no demo.html: {error}")
-    else:
-        _film(config, evaluated, results["greedy"], folder / "reaching.gif")
+    _film(config, evaluated, results["greedy"], folder / "reaching.gif")
+    if evaluated.world.is_two_rooms and config.agent in demo.AGENTS:
+        try:
+            demo.write(folder)
+        except SettingError as error:
+            print(f"no demo.html: {error}")
     study.write([folder], folder / "report.html", f"Mastery of {evaluated.world.name}")
     _say(summary)
 
@@ -275,22 +263,17 @@ def conclude(
 def _film(
     config: MasteryConfig, evaluated: EvaluatedAgent, result: MasteryResult, path: Path
 ) -> None:
-    """Film another world than TwoRoomsSwitch. An error of its ``render`` costs the film alone."""
-    world = evaluated.world
-    options: dict[str, Any] = {}
-    if evaluated.numbered:
-        options["observe"] = lambda seen: world.tables.states_of(np.asarray(seen)[None])[0]
-    goals = _measured_goals(config, evaluated)
+    """Film the agent. An error of the world's ``render`` costs the film alone."""
     try:
-        film.reaching_anywhere(
+        film.reaching(
             evaluated.model,
-            world,
+            evaluated.world,
             result,
-            goals,
+            _measured_goals(config, evaluated),
             path,
             config.seed,
             config.eval_epsilon,
-            **options,
+            evaluated.numbered,
         )
     except Exception as error:  # The code that draws is somebody else's.
         print(f"no {path.name}: {error}")

@@ -10,6 +10,7 @@ from sb3_manygoals.auxiliary import (
 from sb3_manygoals.checkpoint.callback import ExactCheckpointCallback
 from sb3_manygoals.discrete_actions import DiscreteActions
 from sb3_manygoals.evaluation import MasteryCallback, MasteryResult, evaluate_mastery
+from sb3_manygoals.film import FilmedGoals, record_goals
 from sb3_manygoals.goals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.many_goals_dqn import (
     PAPER,
@@ -32,6 +33,7 @@ __all__ = [
     "DiscreteActions",
     "EpisodeBuffer",
     "ExactCheckpointCallback",
+    "FilmedGoals",
     "GoalBuffer",
     "GoalBufferWrapper",
     "GymnasiumVecEnv",
@@ -51,5 +53,6 @@ __all__ = [
     "Transitions",
     "VecGoalBufferWrapper",
     "evaluate_mastery",
+    "record_goals",
     "transfer_trunk",
 ]

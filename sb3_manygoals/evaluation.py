@@ -163,7 +163,9 @@ def evaluate_mastery(
     if warn:
         _warn_of_unmet(known, goals)
         if goal_buffer is None:
-            _warn_of_learned_states(rules)
+            warn_of_learned_states(
+                rules.goal_buffer, "give goal_buffer=GoalBuffer(space, state_key=...)"
+            )
     check_count("max_steps", max_steps)
     check_count("episodes_per_goal", episodes_per_goal)
     check_count("seed", seed, at_least=0)
@@ -301,8 +303,24 @@ def _rules(model: Any, env: Any, goal_buffer: GoalBuffer | None) -> _Rules:
     if not isinstance(env, VectorEnv):
         # This is refused elsewhere.
         return _Rules(None)
-    space = env.single_observation_space
-    found = goal_buffer
+    found = goal_buffer_of(model, env.single_observation_space, goal_buffer)
+    return _Rules(None if found is None or _says_nothing(found) else found)
+
+
+def goal_buffer_of(
+    model: Any, space: spaces.Space[Any], given: GoalBuffer | None = None
+) -> GoalBuffer | None:
+    """
+    Return the goal buffer that says what observations achieve, and which goals that reaches.
+
+    :param model: model that acts towards goals
+    :param space: space of the observations, packed in Dict worlds
+    :param given: the goal buffer that the user gives. None: that of the model is taken
+    :return: ``given``, or that by which the model has learned. None if there is none, or it is for
+        other observations and says nothing but that equal ones reach each other
+    :raises ValueError: if it is for other observations
+    """
+    found = given
     if found is None:
         found = getattr(model, "goal_buffer", None)
         config = getattr(model, "goal_config", None)
@@ -310,16 +328,21 @@ def _rules(model: Any, env: Any, goal_buffer: GoalBuffer | None) -> _Rules:
             # A model that was loaded without an environment has the functions, but no goals.
             found = GoalBuffer(space, 1, **{name: config.get(name) for name in KINDS_OF_GOALS})
     if not isinstance(found, GoalBuffer):
-        return _Rules(None)
-    says_nothing = all(value is None for value in found.identity.values())
+        return None
+    if found.observation_space == space:
+        return found
+    if given is None and _says_nothing(found):
+        return None
+    whose = "the model's goal_buffer" if given is None else "goal_buffer"
+    raise ValueError(f"{whose} is for observations of {found.observation_space}, env has {space}")
+
+
+def _says_nothing(goal_buffer: GoalBuffer) -> bool:
+    """Return whether a goal is reached by the same observation only, byte for byte."""
+    has_functions = any(value is not None for value in goal_buffer.identity.values())
     # Where no observation recurs, those of one learned state reach each other.
-    says_nothing &= not (isinstance(found.states, LearnedStates) and found.states.is_known)
-    if found.observation_space != space and (goal_buffer is not None or not says_nothing):
-        whose = "goal_buffer" if goal_buffer is not None else "the model's goal_buffer"
-        raise ValueError(
-            f"{whose} is for observations of {found.observation_space}, env has {space}"
-        )
-    return _Rules(None if says_nothing else found)
+    has_states = isinstance(goal_buffer.states, LearnedStates) and goal_buffer.states.is_known
+    return not has_functions and not has_states
 
 
 def _known_goals(model: Any) -> GoalBuffer | None:
@@ -337,14 +360,17 @@ def _warn_of_unmet(known: GoalBuffer | None, goals: NDArray[Any]) -> None:
         warnings.warn(text, stacklevel=3)
 
 
-def _warn_of_learned_states(rules: _Rules) -> None:
-    """Warn if the model itself judges which observations are the same."""
-    judge = rules.goal_buffer
+def warn_of_learned_states(judge: GoalBuffer | None, advice: str) -> None:
+    """
+    Warn if the model itself judges which observations are the same.
+
+    :param judge: says which goals are reached, or None
+    :param advice: what to do if the true state can be told from an observation
+    """
     if judge is not None and isinstance(judge.states, LearnedStates):
         warnings.warn(
             "whether a goal is reached is judged by the states that the model has learned. If the "
-            "true state can be told from an observation, give goal_buffer=GoalBuffer(space, "
-            "state_key=...)",
+            f"true state can be told from an observation, {advice}",
             stacklevel=3,
         )
 

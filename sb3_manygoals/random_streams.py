@@ -31,6 +31,8 @@ class Stream(IntEnum):
     """Random actions of the RewardPredictor."""
     WORLDS = 7
     """Seeds of the worlds of ``evaluate_mastery``, if the worlds accept only some seeds."""
+    FILM = 8
+    """Random actions of ``record_goals``."""
 
 
 def generator(seed: int | None, stream: Stream) -> np.random.Generator:

@@ -73,8 +73,8 @@ def test_the_wheel_requires_what_the_packages_import(wheel):
     required = {re.match(r"[\w.-]+", line)[0] for line in wanted}
     foreign = {module for folder in PACKAGES for _, module in imports(folder)}
     foreign -= {*PACKAGES, *sys.stdlib_module_names}
-    # These are of the extras "render", "atari", "minatar" and "hub".
-    extras = {"pygame", "ale-py", "lz4", "minatar", "huggingface-sb3", "yaml"}
+    # These are of the extras "render", "atari", "minatar", "hub" and "film".
+    extras = {"pygame", "ale-py", "lz4", "minatar", "huggingface-sb3", "yaml", "PIL"}
     assert {module.replace("_", "-") for module in foreign} - extras == required
 
 
