@@ -65,8 +65,8 @@ def near_weights(
     :math:`y = c + (\text{goal_reward} - c) \gamma^d`. Here
     :math:`c = \text{step_reward} / (1 - \gamma)` is the value of a goal that is never reached.
 
-    :param values: values of pairs, shape (S, G). They should not depend on single outcomes of
-        chance, or good ones would weigh more
+    :param values: values of pairs, shape (S, G). Where they depend on single outcomes of chance,
+        lucky ones weigh more
     :param decay: factor of the weight for each step, in (0, 1]; 1 gives equal weights
     :param floor: weight of the farthest pairs, at least 0, before the weights are scaled to mean 1.
         A pair at its goal has the weight 1 + floor

@@ -397,26 +397,30 @@ class TDTargets(Targets):
             q = net(batch.observations, batch.goals).gather(1, samples.actions[:, None])
             # These are S goals with one transition each. Unknown goals are left out of the mean.
             known = batch.goal_ids != UNKNOWN
-            weights = self._weights(q.T)
+            weights = self._weights(q.T, target_values.T)
             weights = known.float() if weights is None else weights[0] * known
             # Their mean is 1, so that the loss is a mean over known goals.
             weights *= len(known) / weights.sum().clamp(min=1e-6)
             return pairwise_td_loss(q.T, target_values.T) * weights
         q = net.values_of_taken(batch.observations, samples.actions, batch.goals)
-        return pairwise_td_loss(q, target_values, self._weights(q))
+        return pairwise_td_loss(q, target_values, self._weights(q, target_values))
 
-    def _weights(self, values: th.Tensor) -> th.Tensor | None:
+    def _weights(self, values: th.Tensor, target_values: th.Tensor) -> th.Tensor | None:
         """
         Return weights of pairs by how near they are, None for equal ones.
 
-        The values of the network itself say how near. Targets depend on chance: lucky outcomes
-        would weigh more than unlucky ones of the same action, and values would be too high.
+        Half of a weight is by the target, so that a way just found counts at once. Targets depend
+        on chance: lucky outcomes would weigh more than unlucky ones of the same action, and values
+        would be too high. So the other half is by the network's own value.
 
         :param values: the network's values of pairs
+        :param target_values: their targets, of the same shape
         """
         gamma, goal_reward, step_reward = self.context.gamma_and_rewards
         if self.near_decay == 1.0 or gamma == 0.0 or step_reward >= (1.0 - gamma) * goal_reward:
             return None
-        return near_weights(
-            values.detach(), self.near_decay, self.near_floor, *self.context.gamma_and_rewards
-        )
+        both = [
+            near_weights(each, self.near_decay, self.near_floor, *self.context.gamma_and_rewards)
+            for each in (values.detach(), target_values)
+        ]
+        return (both[0] + both[1]) / 2.0

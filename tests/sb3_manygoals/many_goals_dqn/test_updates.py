@@ -100,20 +100,23 @@ def test_the_update_is_the_brute_force_loop_over_pairs(head, masked, decay):
         cell = th.tensor(CELLS[here[row]])[None]
         return model.q_net(cell, th.tensor(CELLS[goal])[None])[0, actions[row]]
 
-    def weight_of(row, goal):
+    def weight_of(value):
         if decay == 1.0:
             return 1.0
-        # A goal d steps away has the value -10 (1 - 0.99^d). The outcome of the action says nothing
-        # about its weight.
-        nearness = min(max(1.0 + value_of(row, goal).item() / 10.0, 0.0), 1.0)
+        # A goal d steps away has the value -10 (1 - 0.99^d).
+        nearness = min(max(1.0 + value / 10.0, 0.0), 1.0)
         return decay ** (math.log(nearness) / math.log(0.99)) + 0.1 if nearness else 0.1
 
-    mean_weight = np.mean([weight_of(row, goal) for row in range(5) for goal in goals])
+    pairs = [(row, goal) for goal in goals for row in range(5)]
+    by_value = np.array([weight_of(value_of(*pair).item()) for pair in pairs])
+    by_target = np.array([weight_of(float(target_of(*pair))) for pair in pairs])
+    # Half of a weight is by the value, half by the target.
+    weights = (by_value / by_value.mean() + by_target / by_target.mean()).reshape(4, 5) / 2
     total = th.zeros(())
     for column, goal in enumerate(goals):
         errors = []
         for row in range(5):
-            weight = weight_of(row, goal) / mean_weight
+            weight = weights[column, row]
             errors.append(weight * (value_of(row, goal) - target_of(row, goal)) ** 2)
         loss = sum(errors) / 5
         th.testing.assert_close(losses[column], loss, rtol=1e-4, atol=1e-5)
