@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import signal
 import threading
+import warnings
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 from benchmarks.suite.attempt import SIGNALS, attempted, in_child
-from benchmarks.suite.spec import Spec
+from benchmarks.suite.spec import Spec, SuiteError
 
 
 class InProcess:
@@ -100,6 +101,7 @@ class Ray(InProcess):
     :param gpus: GPUs of a run, which may be a part of one
     :param threads: torch threads of a run
     :raises ImportError: if Ray is not installed
+    :raises SuiteError: if this machine has not the cores and GPUs of a run, and no cluster is named
     """
 
     def __init__(
@@ -129,9 +131,30 @@ class Ray(InProcess):
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._check_room(cpus, gpus, may_grow=address is not None)
         remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0, max_calls=1)
         self._task: Any = remote(in_child)
         self._running: dict[Future[int], Any] = {}
+
+    def _check_room(self, cpus: float, gpus: float, may_grow: bool) -> None:
+        """
+        Check that a node has the cores and GPUs of a run: Ray would wait for one without a word.
+
+        :param cpus: cores of a run
+        :param gpus: GPUs of a run
+        :param may_grow: whether nodes can join the cluster, so that waiting makes sense
+        """
+        nodes = [each["Resources"] for each in self._ray.nodes() if each["Alive"]]
+        room = [(each.get("CPU", 0.0), each.get("GPU", 0.0)) for each in nodes]
+        if any(cores >= cpus and devices >= gpus for cores, devices in room):
+            return
+        found = ", ".join(f"{cores:g} and {devices:g}" for cores, devices in room)
+        message = f"cpus and gpus of a run are {cpus:g} and {gpus:g}, but the nodes have {found}"
+        if may_grow:
+            warnings.warn(f"{message}: runs wait until a larger node joins", stacklevel=2)
+        else:
+            self._ray.shutdown()
+            raise SuiteError(message)
 
     def submit(self, spec: Spec, folder: Path) -> Future[int]:
         """

@@ -123,8 +123,13 @@ class SuiteConfig:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     spec = running.pop(future)
                     trouble = _trouble(future)
-                    if trouble not in (None, BUSY_RUN) and tries[spec] <= self.retries:
-                        left.appendleft(spec)
+                    # At a later try, it may be the remains of the try before that hold the run.
+                    is_others = trouble == BUSY_RUN and tries[spec] == 1
+                    if trouble is not None and not is_others and tries[spec] <= self.retries:
+                        if trouble == BUSY_RUN:
+                            left.append(spec)
+                        else:
+                            left.appendleft(spec)
                         print(f"again: {spec.name}: {trouble}", flush=True)
                         continue
                     if trouble is None:

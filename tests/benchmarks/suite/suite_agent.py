@@ -93,6 +93,11 @@ def slow():
     ]
 
 
+def very_slow():
+    """Return two runs, which take ten seconds each."""
+    return [make(seed=seed, settings={"sleep": 10 * SLOW}) for seed in range(2)]
+
+
 def quick():
     """Return the runs of :func:`slow`, each in few steps without pauses."""
     return [

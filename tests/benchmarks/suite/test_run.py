@@ -18,7 +18,14 @@ from benchmarks.suite.run import SuiteConfig, hours_until_done, measured_rates
 from benchmarks.suite.spec import Result
 from tests import ROOT
 from tests.benchmarks.suite import suite_agent
-from tests.benchmarks.suite.suite_agent import make, one_fails, quick, slow, starts
+from tests.benchmarks.suite.suite_agent import (
+    make,
+    one_fails,
+    quick,
+    slow,
+    starts,
+    very_slow,
+)
 
 PROCESSES = ("--engine", "processes", "--workers", "2")
 DRIVER = """
@@ -64,6 +71,12 @@ def steps_in(folder):
     """Return the number of steps that were saved."""
     path = folder / "state.json"
     return json.loads(path.read_text())[0]["step"] if path.exists() else 0
+
+
+def child_of(folder):
+    """Return the process that carries out a run."""
+    last = (folder / "attempts.jsonl").read_text().splitlines()[-1]
+    return psutil.Process(json.loads(last)["pid"])
 
 
 def places(specs, root):
@@ -266,7 +279,7 @@ def test_ray_goes_on_where_something_ends(tmp_path, undisturbed, monkeypatch, wh
     folder = first.folder(tmp_path)
     process = driver("slow", tmp_path, "--engine", "ray", "--workers", "2")
     until(lambda: steps_in(folder) > 5, seconds=60)
-    child = psutil.Process(json.loads((folder / "attempts.jsonl").read_text())["pid"])
+    child = child_of(folder)
     if what in ("worker", "child"):
         worker = child.parent()
         assert worker.name().startswith("ray::")
@@ -283,3 +296,78 @@ def test_ray_goes_on_where_something_ends(tmp_path, undisturbed, monkeypatch, wh
             assert 5 < steps_in(folder) < 50
         finish(tmp_path, undisturbed)
     assert starts(folder)[1] > 5
+
+
+@pytest.mark.extras
+def test_ray_waits_for_the_remains_of_a_lost_worker(tmp_path, undisturbed, monkeypatch):
+    """The child of a lost worker may need longer for its checkpoint than a lock is waited for."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    first = slow()[0]
+    folder = first.folder(tmp_path)
+    process = driver("slow", tmp_path, "--engine", "ray", "--workers", "2")
+    until(lambda: steps_in(folder) > 5, seconds=60)
+    child = child_of(folder)
+    worker = child.parent()
+    child.suspend()
+    worker.kill()
+    log = folder / "log.txt"
+    until(lambda: "in the hands of another process" in log.read_text(), seconds=90)
+    child.resume()
+    assert f"again: {first.name}: another process holds it" in ended(process)
+    assert places(slow(), tmp_path) == undisturbed
+    assert starts(folder)[1] > 5
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A Ray cluster of two nodes on this machine, which have a core each."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1)
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.mark.extras
+def test_ray_spreads_runs_over_nodes_and_a_lost_node_costs_no_run(
+    tmp_path, cluster, tmp_path_factory
+):
+    (second,) = cluster.worker_nodes
+    options = ("--engine", "ray", "--address", cluster.address, "--workers", "2")
+    process = driver("very_slow", tmp_path, *options)
+    folders = [spec.folder(tmp_path) for spec in very_slow()]
+    until(lambda: all(steps_in(folder) > 5 for folder in folders), seconds=60)
+    raylets = [child_of(folder).parents()[1] for folder in folders]
+    # Each node has one of the two runs.
+    assert {raylet.name() for raylet in raylets} == {"raylet"}
+    assert len(set(raylets)) == 2
+    pids = [raylet.pid for raylet in raylets]
+    lost = folders[pids.index(second.all_processes["raylet"][0].process.pid)]
+    cluster.remove_node(second, allow_graceful=False)
+    assert f"again: {lost.name}: its worker was lost" in ended(process)
+    assert places(very_slow(), tmp_path) == walked(very_slow(), tmp_path_factory.mktemp("walk"))
+    assert starts(lost)[1] > 5
+
+
+@pytest.mark.extras
+def test_ray_says_that_no_node_is_large_enough_and_waits_for_one(tmp_path, cluster):
+    options = ("--engine", "ray", "--address", cluster.address, "--cpus", "2")
+    process = driver("quick", tmp_path, *options)
+    said = "cpus and gpus of a run are 2 and 0, but the nodes have 1 and 0, 1 and 0: runs wait"
+    with process.stdout as output:
+        assert any(said in line for line in output)
+        cluster.add_node(num_cpus=2)
+        assert process.wait(timeout=120) == 0
+    assert len(results(quick(), tmp_path)) == len(quick())
+
+
+@pytest.mark.extras
+def test_ray_refuses_runs_that_are_too_large_for_this_machine(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    output = ended(driver("quick", tmp_path, "--engine", "ray", "--gpus", "1000"), status=1)
+    assert "cpus and gpus of a run are 1 and 1000, but the nodes have 1 and " in output
