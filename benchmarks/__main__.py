@@ -109,6 +109,10 @@ OTHERS = {
         "gpu:GPUConfig",
         "What a GPU is worth: tests, speed, mastery, the paper's recipe, within some minutes.",
     ),
+    "faults": (
+        "faults:FaultsConfig",
+        "Kill runs, damage checkpoints, fill the disk; what survives, beside SB3's DQN.",
+    ),
     "film": ("film:FilmConfig", "Film the exact policy of a map pursuing goals."),
     "demo": (
         "demo.page:DemoConfig",
