@@ -147,7 +147,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
     :param goal_batch_size: number of goals in an update, G
     :param updates_per_step: number of updates for each environment step, of all environments
         together. It takes the place of ``train_freq`` and ``gradient_steps``. None: if these two
-        are not given, ``updates_per_step`` of the class of targets: 0.1 for ``TDTargets``, and 0.04
+        are not given, ``updates_per_step`` of the class of targets: 0.3 for ``TDTargets``, and 0.04
         for ``PlannedTargets``, whose updates take more time. It changes if other targets are chosen
         during training
     :param updates_as_needed: whether updates wait until the world is known, at most for half of

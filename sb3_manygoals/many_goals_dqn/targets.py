@@ -235,7 +235,7 @@ class TDTargets(Targets):
     :raises ValueError: if an argument is out of its range
     """
 
-    updates_per_step = 0.1
+    updates_per_step = 0.3
 
     def __init__(
         self,

@@ -256,7 +256,7 @@ def test_nothing_is_recorded_if_the_last_transition_does_not_fit(part):
 
 
 def test_no_update_and_too_small_a_memory_are_warned_of():
-    model = new_model(target_class=TDTargets, buffer_size=8)
+    model = new_model(target_class=TDTargets, buffer_size=8, updates_per_step=0.1)
     with (
         pytest.warns(UserWarning, match="updates_per_step=0.1 gives no update for 9 transitions"),
         pytest.warns(UserWarning, match="has room for the last 8 of 9 transitions"),

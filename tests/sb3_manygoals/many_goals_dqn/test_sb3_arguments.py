@@ -50,7 +50,8 @@ def test_updates_are_made_as_train_freq_and_gradient_steps_say(
 
 
 @pytest.mark.parametrize(
-    ("target_class", "expected"), [(PlannedTargets, [25, 50]), (TDTargets, [30, 40])]
+    ("target_class", "expected"),
+    [(PlannedTargets, [25, 50]), (TDTargets, [30, 30, 30, 40, 40, 40])],
 )
 def test_by_default_targets_say_how_often_there_are_updates(target_class, expected):
     model = make_model(target_class=target_class, updates_per_step=None, updates_as_needed=False)
@@ -62,7 +63,7 @@ def test_updates_are_as_often_as_those_targets_say_that_were_chosen_later():
     assert (model.train_freq.frequency, model.gradient_steps) == (25, 1)
     model.learn(60)
     assert isinstance(model.targets, TDTargets)
-    assert (model.train_freq.frequency, model.gradient_steps) == (10, 1)
+    assert (model.train_freq.frequency, model.gradient_steps) == (10, 3)
 
 
 def test_updates_can_be_made_at_the_end_of_each_episode():
