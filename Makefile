@@ -1,8 +1,9 @@
-# Three commands for a fresh clone; each sets up .venv by itself.
+# Commands for a fresh clone; each sets up .venv by itself.
 #   make mastery   train on the paper's map, measure, write a report (minutes, on two cores)
 #   make test      lint, type-check, run the test suite
 #   make test-extras   run what make test skips, with Ray, RL Zoo, the Hub's package and a browser
 #   make docs      a site of the pages in docs/: build/docs/index.html
+#   make notebook  run docs/first_steps.ipynb and write it with its outputs
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,7 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 EXTRAS := .venv-extras
 INSTALLED_EXTRAS := $(EXTRAS)/.installed
 
-.PHONY: mastery test test-extras docs format clean
+.PHONY: mastery test test-extras docs notebook format clean
 
 mastery: $(INSTALLED)
 	$(BIN)/python -m benchmarks mastery $(ARGS)
@@ -29,6 +30,9 @@ test-extras: $(INSTALLED_EXTRAS)
 
 docs: $(INSTALLED_DEV)
 	$(BIN)/python -m sphinx --nitpicky --fail-on-warning --keep-going docs build/docs $(ARGS)
+
+notebook: $(INSTALLED_DEV)
+	$(BIN)/python docs/run_notebook.py $(ARGS)
 
 format: $(INSTALLED_DEV)
 	$(BIN)/ruff check --fix .

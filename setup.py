@@ -42,7 +42,7 @@ ATARI = ["ale-py>=0.12.1", "lz4>=4.3"]
 # The games are GPL-3: they are used, not included.
 MINATAR = ["minatar>=1.0.15"]
 HUB = ["sb3-team-hf-integration>=3.0"]
-DOCS = ["furo", "myst-parser>=3.0", "sphinx>=7.0"]
+DOCS = ["furo", "myst-nb>=1.2", "myst-parser>=3.0", "sphinx>=7.0"]
 
 setup(
     name="sb3-manygoals",
@@ -102,7 +102,11 @@ setup(
             *RENDER,
             "build>=1.2",
             "hypothesis>=6.100",
+            # They run docs/first_steps.ipynb.
+            "ipykernel>=6.29",
             "mypy>=1.10",
+            "nbclient>=0.10",
+            "nbformat>=5.10",
             "opencv-python-headless>=4.9",
             "pytest>=8.0",
             "pytest-xdist>=3.5",

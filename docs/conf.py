@@ -24,7 +24,9 @@ OURS = {"gym_twoRooms", "sb3_manygoals"}
 project = "sb3-manygoals"
 release = version = sb3_manygoals.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+# myst_nb is myst_parser with notebooks. They are shown with their outputs, and not run.
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
+nb_execution_mode = "off"
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_copy_source = False

@@ -18,7 +18,7 @@ PACKAGES = ("gym_twoRooms", "sb3_manygoals", *(f"sb3_manygoals.{name}" for name 
 def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tmp_path):
     """This is one test, as it takes half a minute to make the site."""
     # The extra "docs" brings these.
-    for needed in ("ale_py", "furo", "lz4", "myst_parser", "sphinx"):
+    for needed in ("ale_py", "furo", "lz4", "myst_nb", "sphinx"):
         pytest.importorskip(needed)
     from sphinx.util.inventory import InventoryFile
 
@@ -34,7 +34,8 @@ def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tm
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
-    pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
+    sources = [page for kind in ("*.md", "*.ipynb") for page in (ROOT / "docs").rglob(kind)]
+    pages = [page.relative_to(ROOT / "docs") for page in sources]
     assert len(pages) > 10
     assert [page for page in pages if not (tmp_path / page.with_suffix(".html")).is_file()] == []
 
@@ -47,6 +48,10 @@ def test_the_site_is_made_without_warnings_and_has_all_pages_and_public_names(tm
             name.rpartition(".")[2] for name in names if name.startswith(package.partition(".")[0])
         }
         assert set(importlib.import_module(package).__all__) - found == set(), package
+    # The notebook is shown with the outputs that it has: two of its pictures are films.
+    notebook = (tmp_path / "first_steps.html").read_text()
+    assert "goals reached: 220" in notebook
+    assert notebook.count("<img") >= 4
     learners = (tmp_path / "api" / "learners.html").read_text()
     world = (tmp_path / "api" / "gym_twoRooms.html").read_text()
     # These methods are inherited from classes of this project, the next one from torch.
