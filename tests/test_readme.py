@@ -6,11 +6,7 @@ import pytest
 from tests import ROOT
 
 SHORTER = {
-    "README.md": {
-        "model.learn(5e5)": "model.learn(60)",
-        "2e6 - model": "100 - model",
-        "learn(1e5": "learn(100",
-    },
+    "README.md": {"model.learn(5e5)": "model.learn(60)"},
     "docs/checkpoints.md": {"2_000": "200"},
     "docs/guide.md": {
         f"learn({n}": "learn(200" for n in ("50_000", "60_000", "30_000", "10_000", "2_000")
