@@ -31,11 +31,13 @@ def train(world: str, steps: int, recipe: dict[str, Any], seed: int = 0) -> Many
     names = ("near_decay", "near_floor", "goal_sampling")
     target_kwargs = {name: settings.pop(name) for name in names if name in settings}
     env: Any
+    goals_of_world: dict[str, Any] = {}
     if world == "small":
         vector_env = gym.make_vec(SMALL_MAP, num_envs=64, autoreset_mode=AutoresetMode.DISABLED)
         env = GymnasiumVecEnv(vector_env)
     else:
         env = worlds()[world]().make()
+        goals_of_world = dict(worlds()[world]().goals)
     policy = "CnnPolicy" if world == "small" else "MultiInputPolicy"
     model = ManyGoalsDQN(
         policy,
@@ -43,6 +45,7 @@ def train(world: str, steps: int, recipe: dict[str, Any], seed: int = 0) -> Many
         seed=seed,
         target_class=TDTargets,
         target_kwargs=target_kwargs,
+        goal_wrapper_kwargs=goals_of_world,
         **settings,
     )
     return model.learn(steps)
