@@ -17,6 +17,12 @@ SHORTER = {
         "    60_000,": "    3_000,",
         "eval_freq=15_000": "eval_freq=1_500",
     },
+    "docs/scale_out.md": {
+        ', "ben": "benchmarks.charging:Charging-v0"': "",
+        "200_000": "200",
+        '"command": "mastery"': '"command": "mastery", "most_goals": 5',
+        'engine="ray", address="192.168.1.1:6379", workers=16': "retries=0",
+    },
 }
 """Numbers on pages, and smaller ones, so that their code takes seconds."""
 
@@ -44,6 +50,8 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
         rate = float(capsys.readouterr().out.split()[0])
         assert 0.0 <= rate <= 1.0
         assert (tmp_path / "model.zip").is_file()
+    if page == "docs/scale_out.md":
+        assert capsys.readouterr().out.splitlines()[-1] == "{}"
 
 
 def test_fifteen_lines_of_the_guide_make_an_agent_that_masters_a_world_of_minigrid(capsys):
