@@ -151,14 +151,22 @@ def mastery_ceiling(
     :return: A function of starts, observations (N, H, W, 3) uint8, and goals, achievements
         (N, ...), where an achievement that is one number may have an axis. It returns the
         probabilities, (N,) float64, with which the best policy reaches each goal from its start in
-        time. It plans for :data:`CHUNK` goals at a time, to bound its memory
-    :raises TypeError: If ``goal`` is no function, or ``reached`` neither a number nor a function
+        time. It plans for :data:`CHUNK` goals at a time, to bound its memory. Its attribute
+        ``horizon`` says how many steps are allowed
+    :raises TypeError: If ``mdp`` is none, ``goal`` is no function, or ``reached`` neither a number
+        nor a function
     :raises ValueError: If ``horizon`` is no number of steps, or ``reached`` is negative or NaN
     """
+    if not isinstance(mdp, TwoRoomsMDP):
+        raise TypeError(
+            f"mdp must be a TwoRoomsMDP, such as env.unwrapped.mdp, got {type(mdp).__name__}"
+        )
     _check_horizon(horizon)
     _check_kind(goal, reached)
     if goal is not None or reached is not None:
-        return _ceiling_of_sets(mdp, horizon, goal, reached)
+        of_sets = _ceiling_of_sets(mdp, horizon, goal, reached)
+        of_sets.horizon = horizon  # type: ignore[attr-defined]
+        return of_sets
 
     def ceiling(starts: NDArray[np.uint8], goals: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Plan for the different goals, some at a time, and look each pair up."""
@@ -171,6 +179,7 @@ def mastery_ceiling(
             best[here] = chances[start_states[here], rows[here] - first]
         return best
 
+    ceiling.horizon = horizon  # type: ignore[attr-defined]
     return ceiling
 
 

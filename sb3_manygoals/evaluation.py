@@ -151,11 +151,18 @@ def evaluate_mastery(
         a goal is reached by the same observation, byte for byte. If the model has learned states,
         a goal is reached by an observation that it takes for the same state, and a warning says so
     :return: rate, interval, and the outcome of each episode
-    :raises TypeError: if ``env`` is no vector environment, its observations cannot be goals, its
-        environments are GoalEnvs, or ``goal_buffer`` is no GoalBuffer
-    :raises ValueError: if goals, env, a reward, a number or the values of ``ceiling`` do not fit,
-        ``goal_buffer`` is for other observations, or there are no action masks
+    :raises TypeError: if ``model`` has no method ``predict``, ``env`` is no vector environment, its
+        observations cannot be goals, its environments are GoalEnvs, or ``goal_buffer`` is no
+        GoalBuffer
+    :raises ValueError: if goals, env, a reward, a number, or the values or the horizon of
+        ``ceiling`` do not fit, ``goal_buffer`` is for other observations, or there are no action
+        masks
     """
+    if not callable(getattr(model, "predict", None)):
+        raise TypeError(
+            "model must have SB3's method predict, for dicts of observation, achieved_goal and "
+            f"desired_goal, got {type(model).__name__}"
+        )
     env = as_arrays(env)
     known = _known_goals(model)
     rules = _rules(model, env, goal_buffer)
@@ -167,6 +174,11 @@ def evaluate_mastery(
                 rules.goal_buffer, "give goal_buffer=GoalBuffer(space, state_key=...)"
             )
     check_count("max_steps", max_steps)
+    horizon = getattr(ceiling, "horizon", max_steps)
+    if horizon != max_steps:
+        raise ValueError(
+            f"ceiling must be for max_steps={max_steps} steps, got one for {horizon} steps"
+        )
     check_count("episodes_per_goal", episodes_per_goal)
     check_count("seed", seed, at_least=0)
     check_number("epsilon", epsilon, at_least=0, at_most=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ class FilmedGoals:
     """
 
     reached: NDArray[np.bool_]
-    steps: NDArray[np.int64] = field(repr=False)
+    steps: NDArray[np.int64]
 
 
 def record_goals(

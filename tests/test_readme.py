@@ -49,7 +49,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     if page == "README.md":
         rate = float(capsys.readouterr().out.split()[0])
         assert 0.0 <= rate <= 1.0
-        assert (tmp_path / "model.zip").is_file()
+        assert (tmp_path / "model" / "model.zip").is_file()
     if page == "docs/scale_out.md":
         assert capsys.readouterr().out.splitlines()[-1] == "{}"
 

@@ -272,6 +272,8 @@ class GoalTracker:
         if goal is None:
             return None
         goal = as_packed(goal, self.goal_buffer.goal_space)
+        if isinstance(goal, (list, tuple)):
+            goal = self.goal_buffer.achievement.as_goal(goal, "options['goal'] must be")
         return self.goal_buffer.check_goals(goal, "options['goal']", axes=0)
 
     def warn_of_unknown(self, goal: NDArray[Any]) -> None:

@@ -192,7 +192,10 @@ class ActingMixin(ModelPart):
                 "rewards are not known"
             )
         if model.goal_buffer is None or model.world is None:
-            raise ValueError("no reward is known: the model has no goals. Call load_world")
+            raise ValueError(
+                "no reward is known: the model has no goals. `save` does not keep them: save with "
+                "save_all and load with load_all, or call load_world"
+            )
         return model.goal_buffer, model.world
 
     def task_policy(

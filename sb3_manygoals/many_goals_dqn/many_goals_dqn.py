@@ -655,7 +655,10 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             reason += f", but the world seems to have some {n_states:,.0f} states"
         self.logger.info(f"{reason}: values are {how}")
         if not choice.plan and not choice.is_too_large:
-            advice = ", see the guide"
+            advice = (
+                '. Say which are one state, goal_wrapper_kwargs={"state_key": ...}: see "Which '
+                'observations are one state" in the guide'
+            )
             if choice.is_noisy and self._may_learn_states and not self._gave_up_states:
                 advice += f". In {FEWEST_STEPS} steps or more, the default learns states"
             warnings.warn(

@@ -328,12 +328,25 @@ class Task(NamedTuple):
     """What is discounted of each by its distance, shape ``(n,)``."""
 
 
+def _told(goals: GoalBuffer, reward: Callable[[Any], Any]) -> Any:
+    """Return what a user's function says of all goals, or an error that says how it is called."""
+    known = unpacked(goals.observations, goals.goal_space)
+    try:
+        return reward(known)
+    except Exception as error:
+        # A user's function may raise anything, most likely if it was written for one observation.
+        shapes = f"an array of shape {known.shape}"
+        if isinstance(known, dict):
+            shapes = f"arrays of shapes { ({name: part.shape for name, part in known.items()}) }"
+        raise ValueError(
+            f"reward raised {type(error).__name__}. It is called once with all known observations, "
+            f"{shapes}, and must return {len(goals)} numbers"
+        ) from error
+
+
 def _task_of_reward(goals: GoalBuffer, reward: Reward) -> Task:
     """Return the goals that a user rewards. A ValueError if there are none, or they are wrong."""
-    if callable(reward):
-        given = np.asarray(reward(unpacked(goals.observations, goals.goal_space)))
-    else:
-        given = np.asarray(reward)
+    given = np.asarray(_told(goals, reward) if callable(reward) else reward)
     if given.shape != (len(goals),) or given.dtype.kind not in "biuf":
         raise ValueError(
             f"reward must {'return' if callable(reward) else 'be'} numbers of shape "
@@ -344,8 +357,8 @@ def _task_of_reward(goals: GoalBuffer, reward: Reward) -> Task:
     wrong = rewards[~((rewards >= 0.0) & np.isfinite(rewards))]
     if len(wrong):
         raise ValueError(
-            "reward must be finite and not negative, as a policy towards goals avoids nothing, "
-            f"got {wrong[:3]}"
+            "reward must be finite and not negative, as a policy towards goals avoids nothing. "
+            f"np.fmax(rewards, 0) leaves out what is negative. Got {wrong[:3]}"
         )
     goal_ids = np.flatnonzero(rewards)
     if len(goal_ids) == 0:

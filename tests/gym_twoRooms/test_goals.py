@@ -201,11 +201,12 @@ def test_bad_goals_are_refused():
         ({"reached": -1.0}, ValueError, "reached must be at least 0, got -1.0"),
         ({"reached": np.nan}, ValueError, "reached must be at least 0, got nan"),
         ({"horizon": -1}, ValueError, "horizon must be an integer of at least 0, got -1"),
+        ({"mdp": 3}, TypeError, "mdp must be a TwoRoomsMDP, such as env.unwrapped.mdp, got int"),
     ],
 )
 def test_bad_arguments_of_the_ceiling_are_refused_at_once(kwargs, error, message):
     with pytest.raises(error, match=message):
-        mastery_ceiling(SMALL, **{"horizon": 5, **kwargs})
+        mastery_ceiling(**{"mdp": SMALL, "horizon": 5, **kwargs})
 
 
 @pytest.mark.parametrize("reached", [None, 1.0])

@@ -58,6 +58,24 @@ def test_agrees_exactly_with_a_slow_loop(epsilon, n_envs):
     assert epsilon == 0.0 or 0.0 < fast.rate < 1.0
 
 
+def test_a_ceiling_for_another_number_of_steps_is_refused():
+    env = gym.make_vec(SMALL, num_envs=2, vectorization_mode="vector_entry_point")
+    mdp = env.unwrapped.mdp
+    goals = mdp.observe(np.arange(2))
+    message = "ceiling must be for max_steps=20 steps, got one for 200 steps"
+    with pytest.raises(ValueError, match=message):
+        evaluate_mastery(
+            OraclePolicy(mdp, np.arange(2)), env, goals, 20, ceiling=mastery_ceiling(mdp, 200)
+        )
+
+
+def test_a_model_that_cannot_act_is_refused():
+    env = gym.make_vec(SMALL, num_envs=2, vectorization_mode="vector_entry_point")
+    goals = env.unwrapped.mdp.observe(np.arange(2))
+    with pytest.raises(TypeError, match=r"SB3's method predict, .* got function"):
+        evaluate_mastery(lambda seen: 0, env, goals)
+
+
 def test_the_ceiling_belongs_to_the_very_episodes():
     env = gym.make_vec(SMALL, num_envs=13, vectorization_mode="vector_entry_point")
     mdp = env.unwrapped.mdp

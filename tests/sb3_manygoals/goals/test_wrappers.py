@@ -447,3 +447,13 @@ def test_one_action_is_taken_whatever_holds_it_and_others_are_named():
     for action in (np.array([1, 2]), 1.5, "left", 9, -1, None):
         with pytest.raises(ValueError, match="action must be one"):
             env.step(action)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_goal_may_be_a_sequence_of_numbers(kind):
+    env = GoalBufferWrapper(Corridor(), training=False)
+    observation, _ = env.reset(options={"goal": kind(CELLS[3].tolist())})
+    np.testing.assert_array_equal(observation["desired_goal"], CELLS[3])
+    assert observation["desired_goal"].dtype == CELLS.dtype
+    with pytest.raises(ValueError, match=r"options\['goal'\] must be uint8 of shape"):
+        env.reset(options={"goal": kind([1.5] * CELLS.shape[1])})

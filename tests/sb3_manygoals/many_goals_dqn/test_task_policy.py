@@ -261,7 +261,7 @@ def test_rewards_are_known_again_from_a_file_and_from_a_checkpoint(treasure, tmp
 def test_rewards_are_not_known_in_a_model_without_goals(treasure, tmp_path):
     alone = reloaded(treasure, tmp_path)
     for ask in (lambda: alone.goal_rewards, alone.task_policy):
-        with pytest.raises(ValueError, match=r"no reward is known: .* Call load_world"):
+        with pytest.raises(ValueError, match=r"no reward is known: .* load with load_all"):
             ask()
 
 
@@ -295,6 +295,11 @@ def test_a_reward_on_the_way_is_a_warning():
         ({"reward": lambda seen: seen}, "reward must return numbers of shape (9,), one for each"),
         ({"reward": np.full(9, -1.0)}, "reward must be finite and not negative"),
         ({"reward": np.full(9, np.nan)}, "reward must be finite and not negative"),
+        (
+            {"reward": lambda one: float(one[3])},
+            "reward raised TypeError. It is called once with all known observations, an array of "
+            "shape (9, ",
+        ),
         (
             {"reward": np.zeros(9)},
             "reward must be positive for a known observation, it is 0 for all 9",
