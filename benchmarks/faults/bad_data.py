@@ -17,7 +17,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
-from benchmarks.faults.learners import OURS, SB3, is_finite
+from benchmarks.faults.learners import OURS, SB3, is_finite, silent_logger
 from benchmarks.faults.processes import call
 from benchmarks.faults.trials import SURVIVED, Result
 from sb3_manygoals import ManyGoalsDQN
@@ -152,6 +152,7 @@ def bad_data(fault: str, name: str, rng: np.random.Generator) -> Result:
             for one in range(N_ENVS)
         ]
         model = BUILDERS[name](SubprocVecEnv(makers) if is_worker else DummyVecEnv(makers))
+        model.set_logger(silent_logger())
         error = ""
         try:
             model.learn(STEPS, _KillWorker(index, step) if is_worker else None)

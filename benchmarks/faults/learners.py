@@ -18,6 +18,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecEnv
 
 import gym_twoRooms  # noqa: F401 - registers the world
@@ -112,6 +113,7 @@ class _Ours(Learner):
 
     def train(self, folder: Path, tell: Tell) -> Digests:
         model = self._build()
+        model.set_logger(silent_logger())
         callback = _TellingCheckpoints(folder, tell)
         resumed = callback.resume(model)
         if model.num_timesteps < STEPS:
@@ -161,6 +163,7 @@ class _SB3(Learner):
         folder.mkdir(parents=True, exist_ok=True)
         resumed = all(path.exists() for path in self.files(folder))
         model = self._loaded(folder) if resumed else DQN("MlpPolicy", _envs(), **SETTINGS)
+        model.set_logger(silent_logger())
         if model.num_timesteps < STEPS:
             callback = _TellingSaves(self.files(folder), tell)
             model.learn(STEPS - model.num_timesteps, callback, reset_num_timesteps=not resumed)
@@ -270,6 +273,15 @@ class _TellingSaves(BaseCallback):
         self.model.save_replay_buffer(replay_file)
         self.tell("end")
         self._saved_step = self.num_timesteps
+
+
+def silent_logger() -> Logger:
+    """
+    Return a logger that writes nothing. SB3's own would make a folder for each training.
+
+    :return: a new logger
+    """
+    return Logger(None, [])
 
 
 def is_finite(model: BaseAlgorithm) -> bool:
