@@ -158,15 +158,15 @@ def evaluate_mastery(
         ``ceiling`` do not fit, ``goal_buffer`` is for other observations, or there are no action
         masks
     """
+    env = as_arrays(env)
+    known = _known_goals(model)
+    rules = _rules(model, env, goal_buffer)
+    goals, n_actions = _check(env, goals, known, rules)
     if not callable(getattr(model, "predict", None)):
         raise TypeError(
             "model must have SB3's method predict, for dicts of observation, achieved_goal and "
             f"desired_goal, got {type(model).__name__}"
         )
-    env = as_arrays(env)
-    known = _known_goals(model)
-    rules = _rules(model, env, goal_buffer)
-    goals, n_actions = _check(env, goals, known, rules)
     if warn:
         _warn_of_unmet(known, goals)
         if goal_buffer is None:
