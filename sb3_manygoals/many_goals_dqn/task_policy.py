@@ -335,12 +335,14 @@ def _told(goals: GoalBuffer, reward: Callable[[Any], Any]) -> Any:
         return reward(known)
     except Exception as error:
         # A user's function may raise anything, most likely if it was written for one observation.
-        shapes = f"an array of shape {known.shape}"
         if isinstance(known, dict):
-            shapes = f"arrays of shapes { ({name: part.shape for name, part in known.items()}) }"
+            parts = ", ".join(f"{name} of shape {part.shape}" for name, part in known.items())
+            what = f"a dict of arrays, {parts}"
+        else:
+            what = f"an array of shape {known.shape}"
         raise ValueError(
             f"reward raised {type(error).__name__}. It is called once with all known observations, "
-            f"{shapes}, and must return {len(goals)} numbers"
+            f"{what}, and must return {len(goals)} numbers"
         ) from error
 
 

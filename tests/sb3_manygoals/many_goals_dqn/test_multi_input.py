@@ -331,6 +331,9 @@ def test_in_a_dict_world_goals_and_rewards_are_dicts_too():
         assert goals["picture"].shape == (12, 7, 7, 3)
         return goals["wheel"] == 3
 
+    shapes = r"a dict of arrays, .*picture of shape \(12, 7, 7, 3\).*, and must return 12 numbers"
+    with pytest.raises(ValueError, match=rf"reward raised KeyError\. .* {shapes}"):
+        model.task_policy(lambda goals: goals["door"])
     task = model.task_policy(turned)
     assert all(task.predict(room.observation_of(place, 2))[0] == 0 for place in range(3))
 

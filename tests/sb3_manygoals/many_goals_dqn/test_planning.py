@@ -402,6 +402,22 @@ def test_without_chance_a_search_counts_steps_as_value_iteration_does_though_wor
     np.testing.assert_array_equal(*is_unknown)
 
 
+def test_a_plan_without_sweeps_gives_actions_their_most_frequent_outcome(monkeypatch):
+    """Its values know nothing of chance. One-step values that did would not fit to them."""
+    usual = CHAIN[:19] * 3
+    here, action, _, _ = CHAIN[5]
+    monkeypatch.setattr(planning, "_MANY_PAIRS", 1)
+    monkeypatch.setattr(planning, "_TOO_MANY_PAIRS_TO_SWEEP", 1)
+    # An outcome that was seen once does not count.
+    slips = [(here, action, 2, False)] * 2
+    slippery, _ = planned(usual + slips, range(20))
+    certain, _ = planned(usual, range(20))
+    ids = np.arange(20)
+    expected = certain.action_values(ids, ids)
+    assert np.isfinite(expected[here, 9, action])
+    np.testing.assert_array_equal(slippery.action_values(ids, ids), expected)
+
+
 @pytest.mark.parametrize("fits", [True, False])
 def test_the_last_plan_is_given_up_first_if_it_does_not_fit_beside_a_larger_one(fits, monkeypatch):
     """The values are the same."""
