@@ -173,22 +173,40 @@ def _bounds(space: spaces.Space[Any]) -> tuple[Any, Any, Any]:
     return space.low, space.high, np.where(np.isfinite(width), _SLACK * width, 0.0)
 
 
-def check_one_hot(space: spaces.Space[Any], values: NDArray[Any], name: str) -> None:
+def check_numbers(space: spaces.Space[Any], values: NDArray[Any], name: str) -> None:
     """
-    Raise an error if a number is out of the range of which one-hot vectors can be made. Values of a
-    Box are not checked, nor are arrays that do not fit the space.
+    Raise an error if a network can make nothing of observations: a float is not finite, or a number
+    is out of the range of which one-hot vectors can be made. Ranges of a Box are not checked, nor
+    are arrays that do not fit the space.
 
     :param space: a space of goals
     :param values: observations, shape ``(*batch, *space.shape)``
     :param name: name of the argument, for the message
+    :raises ValueError: if a float is NaN or infinite
     :raises OutsideSpaceError: if a number is out of its range
     """
+    check_finite(values, name)
     if isinstance(space, spaces.Box) or values.dtype.kind not in "iubf":
         return
     shape = space.shape or ()
     n_batch_axes = values.ndim - len(shape)
     if n_batch_axes in (0, 1) and values.shape[n_batch_axes:] == shape:
         check_inside(space, values.reshape(-1, *shape), name, numbered=n_batch_axes == 1)
+
+
+def check_finite(values: NDArray[Any], name: str) -> None:
+    """
+    Raise an error if a float is not finite.
+
+    :param values: any array
+    :param name: name of the argument, for the message
+    :raises ValueError: if a float is NaN or infinite
+    """
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return
+    place = tuple(np.argwhere(~np.isfinite(values))[0].tolist())
+    at = f"{name}[{', '.join(map(str, place))}]" if place else name
+    raise ValueError(f"{name} must be finite, {at} is {values[place]}")
 
 
 def check_goal_obs(space: spaces.Dict, observation: Any, advice: str) -> dict[str, NDArray[Any]]:
@@ -201,7 +219,8 @@ def check_goal_obs(space: spaces.Dict, observation: Any, advice: str) -> dict[st
         that of a GoalEnv
     :param advice: what the user can do if it is none, for the message
     :return: a dict with these two
-    :raises ValueError: if it is no such dict, or the shapes of both do not fit together
+    :raises ValueError: if it is no such dict, the shapes of both do not fit together, or a float is
+        NaN or infinite
     :raises OutsideSpaceError: if a number is out of the range of which one-hot vectors can be made
     """
     keys = ("observation", "desired_goal")
@@ -228,7 +247,7 @@ def check_goal_obs(space: spaces.Dict, observation: Any, advice: str) -> dict[st
             f"got {shapes[0]} and {shapes[1]}"
         )
     for key in keys:
-        check_one_hot(space[key], goal_obs[key], key)
+        check_numbers(space[key], goal_obs[key], key)
     return goal_obs
 
 

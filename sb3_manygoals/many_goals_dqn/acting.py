@@ -70,9 +70,9 @@ class ActingMixin(ModelPart):
             plan, the network acts, with a warning. :meth:`goal_policy` makes a plan. False: the
             network acts
         :return: actions, int64, shape (n,), a NumPy integer for one observation; and ``state``
-        :raises ValueError: if ``observation`` is not such a dict, a number is out of the range of a
-            Discrete, MultiDiscrete or MultiBinary space, or a single goal is outside of its Box.
-            Also if masks have another shape, or allow no action
+        :raises ValueError: if ``observation`` is not such a dict, a float is NaN or infinite, a
+            number is out of the range of a Discrete, MultiDiscrete or MultiBinary space, or a
+            single goal is outside of its Box. Also if masks have another shape, or allow no action
         """
         model = self._model
         advice = (

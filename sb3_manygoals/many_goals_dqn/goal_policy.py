@@ -15,7 +15,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_manygoals.action_masks import check_action_masks
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.goals.spaces import check_goal_obs, check_one_hot
+from sb3_manygoals.goals.spaces import check_goal_obs, check_numbers
 from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan, TransitionModel
 from sb3_manygoals.many_goals_dqn.task_policy import planned_actions, save_policy
 from sb3_manygoals.memory_limits import check_memory
@@ -129,8 +129,8 @@ class GoalPolicy(BasePolicy):
         :param action_masks: actions allowed, shape ``(A,)`` or ``(n, A)``, as in sb3-contrib. None:
             all
         :return: actions, int64, shape ``(n,)``, a NumPy integer for one observation; and ``state``
-        :raises ValueError: if the observation is not of its space, or masks do not fit it or allow
-            no action
+        :raises ValueError: if the observation is not of its space, a float in it is NaN or
+            infinite, or masks do not fit it or allow no action
         """
         tensors, vectorized = self.obs_to_tensor(self._check(observation))
         observations, goals = self._with_goals(tensors)
@@ -163,7 +163,7 @@ class GoalPolicy(BasePolicy):
                 f"observation must be an array, one of {self.observation_space}, got a dict: the "
                 "policy was made for one goal"
             )
-        check_one_hot(self.observation_space, np.asarray(observation), "observation")
+        check_numbers(self.observation_space, np.asarray(observation), "observation")
         return observation
 
     def save(self, path: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 import warnings
 from collections import deque
@@ -1088,7 +1089,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             self.logger.record("train/loss", self._loss.item())
             if self._is_paced:
                 self.logger.record("train/rested_updates", self._pacer.n_rested)
-                self.logger.record("train/failures", self._pacer.failures)
+                if not math.isnan(self._pacer.failures):
+                    self.logger.record("train/failures", self._pacer.failures)
             self.logger.record("train/targets", type(self.targets).__name__, exclude="tensorboard")
         super().dump_logs()
 

@@ -13,7 +13,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.goals.sources import ObservationSource
-from sb3_manygoals.goals.spaces import check_one_hot
+from sb3_manygoals.goals.spaces import check_finite, check_numbers
 from sb3_manygoals.validation import check_action_space
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def take_in(model: ManyGoalsDQN, transitions: Transitions) -> None:
         raise ValueError(
             f"actions must be from 0 to {n_actions - 1}, got {transitions.actions[wrong][0]}"
         )
-    _check_finite(transitions.rewards, "rewards")
+    check_finite(transitions.rewards, "rewards")
     # All is checked before anything is recorded.
     all_observations = _arrays(model, transitions.observations, "observations")
     all_after = _arrays(model, transitions.next_observations, "next_observations")
@@ -277,18 +277,8 @@ def _arrays(model: ManyGoalsDQN, observations: Any, name: str) -> NDArray[Any]:
     if parts is not None:
         observations = ObservationSource(parts).array(observations)
     array = model.goal_buffer.check(np.asarray(observations), name)
-    _check_finite(array, name)
-    check_one_hot(space, array, name)
+    check_numbers(space, array, name)
     return array
-
-
-def _check_finite(values: NDArray[Any], name: str) -> None:
-    """Raise a ValueError if a number is not finite."""
-    if values.dtype.kind != "f" or np.isfinite(values).all():
-        return
-    place = tuple(np.argwhere(~np.isfinite(values))[0].tolist())
-    at = ", ".join(map(str, place))
-    raise ValueError(f"{name} must be finite, {name}[{at}] is {values[place]}")
 
 
 def _column(values: Any, name: str, kinds: str, what: str) -> NDArray[Any]:

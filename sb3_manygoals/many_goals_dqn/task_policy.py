@@ -20,7 +20,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from sb3_manygoals.action_masks import check_action_masks
 from sb3_manygoals.checkpoint.functions import can_be_pickled, identity_of
 from sb3_manygoals.goals import GoalBuffer
-from sb3_manygoals.goals.spaces import check_one_hot
+from sb3_manygoals.goals.spaces import check_numbers
 from sb3_manygoals.many_goals_dqn.planning import TransitionModel
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.packing import as_packed, unpacked
@@ -162,15 +162,15 @@ class TaskPolicy(BasePolicy):
         :param action_masks: actions allowed, shape ``(A,)`` or ``(n, A)``, as in sb3-contrib. None:
             all
         :return: actions, int64, shape ``(n,)``, a NumPy integer for one observation; and ``state``
-        :raises ValueError: if the observation is not of its space, or masks do not fit it or allow
-            no action
+        :raises ValueError: if the observation is not of its space, a float in it is NaN or
+            infinite, or masks do not fit it or allow no action
         """
         observation = as_packed(observation, self.observation_space)
         if isinstance(observation, dict):
             raise ValueError(
                 f"observation must be an array, one of {self.observation_space}, got a dict"
             )
-        check_one_hot(self.observation_space, np.asarray(observation), "observation")
+        check_numbers(self.observation_space, np.asarray(observation), "observation")
         tensor, vectorized = self.obs_to_tensor(observation)
         assert isinstance(tensor, th.Tensor)
         allowed = None

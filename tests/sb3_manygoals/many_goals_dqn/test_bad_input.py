@@ -4,6 +4,7 @@ import math
 import re
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
@@ -318,3 +319,20 @@ def test_the_wrappers_that_an_error_names_make_goals_of_observations(world):
         names = {"gymnasium": gym, "minigrid": __import__("minigrid.wrappers"), "env": world()}
         made = eval(code, names)
         make_model(made, "MlpPolicy", learning_starts=5).learn(10)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_floats_that_are_not_finite_are_refused(wrong):
+    model = make_model(Shown(spaces.Box(-1.0, 1.0, (2,), np.float32)), learning_starts=50).learn(50)
+    goal = np.zeros(2, np.float32)
+    spoiled = np.array([[0.0, 0.0], [0.0, wrong]], np.float32)
+    pairs = {"observation": spoiled, "desired_goal": np.stack([goal, goal])}
+    expected = re.escape(f"observation must be finite, observation[1, 1] is {wrong}")
+    with pytest.raises(ValueError, match=expected):
+        model.predict(pairs)
+    with pytest.raises(ValueError, match="desired_goal must be finite"):
+        model.predict({"observation": pairs["desired_goal"], "desired_goal": spoiled})
+    with pytest.raises(ValueError, match=expected):
+        model.goal_policy().predict(pairs)
+    with pytest.raises(ValueError, match=expected):
+        model.task_policy(np.ones(52)).predict(spoiled)
