@@ -15,15 +15,9 @@ from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.type_aliases import GymEnv
 
 import gym_twoRooms  # noqa: F401 - registers its worlds
-from benchmarks.goal_envs import (
-    NearObservations,
-    NewLayouts,
-    NoisyRoom,
-    RandomGoalBits,
-    SlidingPuzzle,
-    random_observations,
-)
 from benchmarks.goal_sets import RandomSets
+from benchmarks.puzzles import NewLayouts, RandomGoalBits, SlidingPuzzle
+from benchmarks.sensors import NearObservations, NoisyRoom, random_observations
 from gym_twoRooms.goals import agent_cell, agent_cell_and_doors, agent_surroundings
 from gym_twoRooms.mdp import TwoRoomsMDP
 from sb3_manygoals import DiscreteActions, GymnasiumVecEnv, NoEnv, RepeatAction, Transitions

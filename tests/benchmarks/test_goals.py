@@ -8,16 +8,11 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from benchmarks import goals
-from benchmarks.goal_envs import (
-    NearObservations,
-    NewLayouts,
-    NoisyRoom,
-    SlidingPuzzle,
-    random_observations,
-)
 from benchmarks.goal_sets import RandomSets
 from benchmarks.goal_worlds import Clock, NearestColors, car_cells, record, worlds
 from benchmarks.goals import GoalsConfig
+from benchmarks.puzzles import NewLayouts, SlidingPuzzle
+from benchmarks.sensors import NearObservations, NoisyRoom, random_observations
 from benchmarks.told_tasks import GAMMA, returns
 from benchmarks.worlds import SettingError
 from gym_twoRooms.oracle import transition_matrices
