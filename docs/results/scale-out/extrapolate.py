@@ -111,7 +111,7 @@ def parts() -> Iterator[str]:
     labels = pd.read_csv(RESULTS / "scale/labels.csv").set_index("random_steps")
     enough = 30_000_000
     yield (
-        f"| random steps for .998 of the best actions | {enough:,} "
+        f"| random steps after which .998 of the plan's best actions are right | {enough:,} "
         f"| {enough * n_times / 1e6:,.0f} million |"
     )
     discovery = pd.read_csv(RESULTS / "scale/mansion-half-discovered.csv").set_index("step")
@@ -119,16 +119,17 @@ def parts() -> Iterator[str]:
     seconds = discovery["training_seconds"][steps]
     hours = enough * n_times / (steps / seconds) / 3600
     yield (
-        f"| the time of {steps:,} random steps, and of those {enough * n_times / 1e6:,.0f} million "
+        f"| time of random steps: {steps:,} in `mansion`, "
+        f"{enough * n_times / 1e6:,.0f} million in the larger world "
         f"| {seconds:.0f} s | {hours:.1f} h |"
     )
     updates = int(run["updates"])
     alone = (run["update_and_exchange_seconds"] - run["exchange_seconds"]) / 3600
     yield (
-        f"| updates, as many for each observation | {updates:,} "
+        f"| updates, if there are as many for each observation as in `mansion` | {updates:,} "
         f"| {updates * n_times / 1e6:.1f} million |"
     )
-    yield f"| their time | {alone:.2f} h | {alone * n_times:.0f} h |"
+    yield f"| time of these updates | {alone:.2f} h | {alone * n_times:.0f} h |"
     bytes_of_one = compile_layout(NAMED_LAYOUTS["mansion"]).observe(0).nbytes
     yield (
         f"| observations of {bytes_of_one:,} bytes | {bytes_of_one * MANSION / 1e9:.2f} GB "
