@@ -289,8 +289,8 @@ class AllGoalsPlan:
     action its most frequent outcome, if the plan is partial, if the last plan and the next one
     would not fit into ``max_bytes`` together, or if there are at least a million pairs of state and
     goal and three quarters of the tried actions have one outcome. At most 32 sweeps of value
-    iteration then account for chance. If there are more than a hundred million pairs, there are no
-    sweeps, and actions count as having their most frequent outcome.
+    iteration then account for chance. If there are more than 2^27 pairs (134 million), there are no
+    sweeps, and each action has its most frequent outcome.
 
     :param gamma: discount factor, in (0, 1)
     :param goal_reward: reward of a transition that reaches its goal
