@@ -58,7 +58,7 @@ class ContrastiveEncoder(nn.Module):
         self.n_actions = n_actions
         self.n_features = n_features
         shape = (1, *(observation_space.shape or ()))
-        n_inputs = self._flat(np.zeros(shape, observation_space.dtype)).shape[1]
+        n_inputs = self.flat(np.zeros(shape, observation_space.dtype)).shape[1]
         # The weights come from a seed of their own, and leave PyTorch's generator as it is.
         with th.random.fork_rng(devices=[]):
             # th.manual_seed would seed the generators of GPUs, too.
@@ -80,8 +80,13 @@ class ContrastiveEncoder(nn.Module):
         self.register_buffer("scale", th.ones(n_inputs))
         self.eval()
 
-    def _flat(self, observations: NDArray[Any]) -> NDArray[np.float32]:
-        """Return observations as vectors of numbers, shape (n, inputs)."""
+    def flat(self, observations: NDArray[Any]) -> NDArray[np.float32]:
+        """
+        Return observations as vectors of numbers.
+
+        :param observations: shape ``(n, *observation_space.shape)``
+        :return: shape ``(n, inputs)``
+        """
         space = self.observation_space
         if isinstance(space, PackedSpace):
             parts = space.unpack(observations)
@@ -107,7 +112,7 @@ class ContrastiveEncoder(nn.Module):
         :param observations: shape ``(n, *observation_space.shape)``
         """
         places = np.linspace(0, len(observations) - 1, _OBSERVATIONS_TO_FIT, dtype=np.int64)
-        rows = self._flat(observations[np.unique(places)])
+        rows = self.flat(observations[np.unique(places)])
         deviations = rows.std(axis=0)
         # Floats may have different units, so only numbers that do not vary are left as they are.
         least = 1e-6 * np.maximum(np.abs(rows).max(axis=0), 1e-6)
@@ -120,7 +125,7 @@ class ContrastiveEncoder(nn.Module):
 
     def _features(self, observations: NDArray[Any]) -> th.Tensor:
         """Return the shared features of observations."""
-        rows = th.from_numpy(self._flat(observations)).to(self.mean.device)
+        rows = th.from_numpy(self.flat(observations)).to(self.mean.device)
         rows = (rows - self.mean) * self.scale
         if self.training:
             rows = rows + _INPUT_NOISE * th.randn_like(rows)

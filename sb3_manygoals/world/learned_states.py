@@ -17,6 +17,7 @@ from sb3_manygoals.world.autonomous import draw_alike, find_autonomous
 from sb3_manygoals.world.clusters import find_clusters, nearest, some_transitions
 from sb3_manygoals.world.contrastive import ContrastiveEncoder, train_encoder
 from sb3_manygoals.world.examples import EXAMPLES_PER_STATE, ExampleStates
+from sb3_manygoals.world.looks import Looks
 from sb3_manygoals.world.states import UNKNOWN, ExactStates
 
 # By default there is an update for so many transitions, within these bounds.
@@ -26,6 +27,9 @@ _MOST_UPDATES = 8_000
 # Before anything is learned, so many of the first observations are states of their own.
 _PROVISIONAL_STATES = 1_000
 _WEIGHT = "learned_weight_"
+_LOOK = "learned_look_"
+# Observations are compared with how their states look so many at a time, to bound memory.
+_LOOKED_AT_A_TIME = 2_048
 
 
 class LearnedStates(ExampleStates):
@@ -37,7 +41,8 @@ class LearnedStates(ExampleStates):
     action leads to from what it does not lead to. What cannot be predicted drops out of its codes.
     A state is a cluster of codes. How far apart codes of one state may be follows from the
     transitions, see :func:`~sb3_manygoals.world.clusters.find_clusters`. An observation that is far
-    away from all clusters is a new state.
+    away from all clusters is a new state. So is one that looks like none of its cluster: an encoder
+    ignores what it never saw (:class:`~sb3_manygoals.world.looks.Looks`).
 
     What goes on by itself over resets of the world, such as a clock or a distractor, could be
     predicted, too. It is found first, and left out: the encoder compares only transitions that
@@ -105,6 +110,9 @@ class LearnedStates(ExampleStates):
         """Clusters whose centers were nearer than this were taken for one state."""
         self._n_states = 0
         self._centers: NDArray[np.float32] = np.zeros((0, self.n_features), np.float32)
+        # States with codes alike, told apart by their looks, have the first of them as their root.
+        self._roots: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._looks: Looks | None = None
         self._provisional = ExactStates(self.observation_space, min(capacity, _PROVISIONAL_STATES))
         self._make_room_for_examples()
 
@@ -128,32 +136,128 @@ class LearnedStates(ExampleStates):
         elif len(observations) == 0:
             return np.zeros(0, np.int64)
         else:
-            codes = self.encoder.encode(observations)
-            ids, distances = nearest(codes, self.centers)
-            is_new = distances > self.radius
-            ids[is_new] = UNKNOWN
-            if take_in and is_new.any():
-                for row in np.flatnonzero(is_new).tolist():
-                    ids[row] = self._found(codes[row])
+            ids = self._by_codes_and_looks(observations, take_in)
         if take_in:
             self._keep_examples(ids, observations)
         return ids
 
-    def _found(self, code: NDArray[np.float32]) -> int:
+    def _by_codes_and_looks(self, observations: NDArray[Any], take_in: bool) -> NDArray[np.int64]:
+        """Return the ids of observations. Those that are new get one if they are to be taken in."""
+        assert self.encoder is not None
+        codes = self.encoder.encode(observations)
+        ids, distances = nearest(codes, self.centers)
+        is_new = distances > self.radius
+        ids[is_new] = UNKNOWN
+        self._tell_by_looks(ids, codes, observations, 0 if take_in else None)
+        if take_in and is_new.any():
+            rows = self.encoder.flat(observations[is_new])
+            for place, row in zip(np.flatnonzero(is_new).tolist(), rows, strict=True):
+                ids[place] = self._found(codes[place], row)
+        return ids
+
+    def _tell_by_looks(
+        self,
+        ids: NDArray[np.int64],
+        codes: NDArray[np.float32],
+        observations: NDArray[Any],
+        learn_from: int | None,
+    ) -> None:
+        """
+        Correct the ids of observations that look like none of their state.
+
+        :param learn_from: new looks are new states, and those of young states are learned if their
+            ids are at least this. None: new looks are ``UNKNOWN``
+        """
+        assert self.encoder is not None
+        assert self._looks is not None
+        known = np.flatnonzero(ids != UNKNOWN)
+        take_in = learn_from is not None
+        for at in range(0, len(known), _LOOKED_AT_A_TIME):
+            places = known[at : at + _LOOKED_AT_A_TIME]
+            rows = self.encoder.flat(observations[places])
+            found = self._roots[ids[places]]
+            differences = self._looks.differences(rows, found)
+            is_founder = np.zeros(len(places), np.bool_)
+            sizes = np.bincount(self._roots[: self._n_states], minlength=self._n_states)
+            for root in np.unique(found[sizes[found] > 1]).tolist():
+                of_root = np.flatnonzero(found == root)
+                for other in np.flatnonzero(self._roots[: self._n_states] == root).tolist():
+                    by_other = self._looks.differences(rows[of_root], np.full(len(of_root), other))
+                    is_nearer = by_other < differences[of_root]
+                    found[of_root[is_nearer]] = other
+                    differences[of_root[is_nearer]] = by_other[is_nearer]
+            for place in np.flatnonzero(differences > self._looks.limit).tolist():
+                root = int(self._roots[found[place]])
+                n_before = self._n_states
+                found[place] = self._alike(root, codes[places[place]], rows[place], take_in)
+                is_founder[place] = self._n_states > n_before
+            ids[places] = found
+            if learn_from is not None:
+                # The first look of a state that was just founded is known already.
+                is_young = (found >= learn_from) & ~is_founder
+                self._looks.update(rows[is_young], found[is_young])
+
+    def _alike(
+        self, root: int, code: NDArray[np.float32], row: NDArray[np.float32], take_in: bool
+    ) -> int:
+        """Return the state that looks like this, of those with codes alike, or a new one."""
+        assert self._looks is not None
+        others = np.flatnonzero(self._roots[: self._n_states] == root)
+        differences = self._looks.differences(np.repeat(row[None], len(others), axis=0), others)
+        best = int(differences.argmin())
+        if differences[best] <= self._looks.limit:
+            return int(others[best])
+        return self._append(code, row, root) if take_in else UNKNOWN
+
+    def _split(self, groups: list[tuple[int, NDArray[np.int64]]]) -> None:
+        """
+        Split states.
+
+        :param groups: ids of states, and the group of each of their examples. The largest group
+            keeps the id
+        """
+        assert self.encoder is not None
+        assert self._looks is not None
+        for state, labels in groups:
+            examples = self._examples[state, : len(labels)]
+            rows = self.encoder.flat(examples)
+            largest = np.bincount(labels).argmax()
+            self._looks.set(state, rows[labels == largest])
+            for label in np.unique(labels[labels != largest]):
+                is_member = labels == label
+                code = self.encoder.encode(examples[is_member]).mean(axis=0)
+                new = self._append(code, rows[is_member][0], state)
+                if new == UNKNOWN:
+                    return
+                self._looks.set(new, rows[is_member])
+
+    def _found(self, code: NDArray[np.float32], row: NDArray[np.float32]) -> int:
         """Return a new state at this code, or the state that was just founded near it."""
         state_ids, distances = nearest(code[None], self.centers)
         if distances[0] <= self.radius:
             return int(state_ids[0])
-        if self._n_states == self.capacity:
+        return self._append(code, row)
+
+    def _append(
+        self, code: NDArray[np.float32], row: NDArray[np.float32], root: int | None = None
+    ) -> int:
+        """Return a new state, or ``UNKNOWN`` if there is no room."""
+        assert self._looks is not None
+        state = self._n_states
+        if state == self.capacity:
             return UNKNOWN
-        if self._n_states == len(self._centers):
-            n_rows = min(2 * self._n_states, self.capacity)
-            room = np.zeros((n_rows, self.n_features), np.float32)
-            room[: self._n_states] = self.centers
-            self._centers = room
-        self._centers[self._n_states] = code
+        if state == len(self._centers):
+            n_rows = min(2 * state, self.capacity)
+            centers = np.zeros((n_rows, self.n_features), np.float32)
+            centers[:state] = self.centers
+            roots = np.zeros(n_rows, np.int64)
+            roots[:state] = self._roots[:state]
+            self._centers, self._roots = centers, roots
+        self._centers[state] = code
+        self._roots[state] = state if root is None else root
+        self._looks.add(row)
         self._n_states += 1
-        return self._n_states - 1
+        return state
 
     def learn(
         self,
@@ -246,15 +350,29 @@ class LearnedStates(ExampleStates):
         self._n_states = len(clusters.centers)
         self.radius = clusters.radius
         self.threshold = clusters.threshold
+        self._roots = np.arange(self._n_states)
         ids, distances = nearest(codes, self.centers)
         is_far = distances > self.radius
-        # The first observations of episodes may be in no cluster, because no action led to them.
+        ids[is_far] = UNKNOWN
+        self._show(observations, ids, codes)
         n_clusters = self._n_states
-        ids[is_far] = [self._found(code) for code in codes[is_far]]
+        self._looks = Looks(len(encoder.mean))
+        n_kept = np.minimum(self._n_seen[:n_clusters], self.examples_per_state)
+        examples = self._examples[:n_clusters]
+        self._looks.fit(examples, n_kept, encoder.flat)
+        if autonomous.codes is not None:
+            # A clock is a part of how states look.
+            self._looks.limit = np.inf
+        self._split(list(self._looks.groups(examples, n_kept, encoder.flat)))
+        # The first observations of episodes may be in no cluster, because no action led to them.
+        for place in np.flatnonzero(is_far).tolist():
+            row = encoder.flat(observations[place : place + 1])[0]
+            ids[place] = self._found(codes[place], row)
         if self._n_states > n_clusters:
             others, other_distances = nearest(codes, self.centers[n_clusters:])
             is_nearer = other_distances < distances
             ids[is_nearer] = n_clusters + others[is_nearer]
+        self._tell_by_looks(ids, codes, observations, n_clusters)
         self._show(observations, ids, codes)
         self.n_learned += 1
         self.n_added = int(np.count_nonzero(ids != UNKNOWN))
@@ -304,6 +422,10 @@ class LearnedStates(ExampleStates):
             state["learned_centers"] = self.centers.copy()
             state["learned_radius"] = self.radius
             state["learned_threshold"] = self.threshold
+            state["learned_roots"] = self._roots[: len(self)].copy()
+            assert self._looks is not None
+            for name, value in self._looks.get_state().items():
+                state[_LOOK + name] = value
             for name, weight in self.encoder.state_dict().items():
                 state[_WEIGHT + name] = weight.cpu().numpy().copy()
         return state
@@ -335,9 +457,23 @@ class LearnedStates(ExampleStates):
                 f"{capacity}"
             )
         encoder = None
+        looks = None
         radius = 0.0
         threshold = 0.0
         if centers is not None:
+            looks = Looks.of_state(
+                {
+                    name.removeprefix(_LOOK): value
+                    for name, value in state.items()
+                    if name.startswith(_LOOK)
+                }
+            )
+            roots = np.asarray(state["learned_roots"], np.int64).copy()
+            if not len(looks) == len(roots) == n_states:
+                raise ValueError(
+                    f"the file has {n_states} states, {len(roots)} roots of states and looks of "
+                    f"{len(looks)}"
+                )
             encoder = self._encoder_of(state)
             radius = float(state["learned_radius"])
             threshold = float(state["learned_threshold"])
@@ -355,6 +491,8 @@ class LearnedStates(ExampleStates):
         else:
             self._centers = np.asarray(centers, np.float32).copy()
             self._n_states = len(observations)
+            self._roots = roots
+            self._looks = looks
         self.radius = radius
         self.threshold = threshold
         self._examples[: len(examples), : examples.shape[1]] = examples
