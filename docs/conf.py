@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -116,6 +117,22 @@ def without_emphasis(
         lines[row] = "``".join(texts)
 
 
+@functools.cache
+def objects_by_last_name(env: BuildEnvironment) -> dict[str, list[tuple[str, str, str, str]]]:
+    """
+    Return the name, kind, page and anchor of all that is documented, by the last part of its name.
+
+    References are resolved after all pages were read. Thousands of them lead nowhere at first, so
+    looking through all objects for each would take seconds.
+
+    :param env: environment with all that is documented
+    """
+    found: dict[str, list[tuple[str, str, str, str]]] = {}
+    for name, _, kind, page, anchor, _ in env.get_domain("py").get_objects():
+        found.setdefault(name.rpartition(".")[2], []).append((name, kind, page, anchor))
+    return found
+
+
 def by_last_names(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, contents: TextElement
 ) -> Node | None:
@@ -137,11 +154,13 @@ def by_last_names(
     if len(names) > 2 and names[0] not in OURS:
         return None
     kinds = domain.objtypes_for_role(node.get("reftype"), [])
-    documented = [entry for entry in domain.get_objects() if entry[2] in kinds]
+    documented = objects_by_last_name(env).get(names[-1] if names else "", [])
     for start in range(len(names)):
         last = "." + ".".join(names[start:])
         places = {
-            (page, anchor) for name, _, _, page, anchor, _ in documented if name.endswith(last)
+            (page, anchor)
+            for name, kind, page, anchor in documented
+            if kind in kinds and name.endswith(last)
         }
         if len(places) == 1:
             page, anchor = places.pop()

@@ -59,7 +59,8 @@ def test_the_programs_print_what_the_page_shows(folder, capsys):
 def test_the_command_measures_a_world_in_the_readers_folder(folder):
     (line,) = re.findall(r"^PYTHONPATH=/your/folder python -m benchmarks (.*)$", PAGE, flags=re.M)
     arguments = shlex.split(line.replace("10000", "300"))
-    out = printed(*arguments, "--no-progress-bar", "--final-episodes", "1", "--output", "runs")
+    shorter = shlex.split("--no-progress-bar --eval-freq 300 --eval-steps 30 --final-episodes 1")
+    out = printed(*arguments, *shorter, "--output", "runs")
     assert "200 observations can be reached" in out
     assert "of 200 reachable observations" in out
     (run,) = (folder / "runs").iterdir()
