@@ -40,6 +40,12 @@ def planned_model(env=None, target_class=PlannedTargets, **target_kwargs):
     return make_model(env, target_class=target_class, target_kwargs=target_kwargs)
 
 
+def planned_in_a_long_corridor():
+    """Return a model that has a plan of all forty cells, after few updates."""
+    settings = {"target_class": PlannedTargets, "updates_per_step": 0.05}
+    return make_model(Corridor(length=40), **settings).learn(2_000)
+
+
 def weights_by_loop(values, targets, goal_of_state):
     """Return the weights of pairs of state and goal that have these planned values."""
     context = targets.context
@@ -139,7 +145,7 @@ def test_the_loss_is_the_loop_over_pairs_and_unknown_pairs_teach_nothing(
 
 
 def test_fewer_states_are_random_in_a_large_world(monkeypatch):
-    model = planned_model(Corridor(length=40)).learn(2_000)
+    model = planned_in_a_long_corridor()
     assert len(model.targets.plan.model.tried_states) == 40
     for n_at_most, n_random in ((40, 8), (20, 4), (10, 2)):
         monkeypatch.setattr(planned_targets, "_FEW_STATES", n_at_most)
@@ -149,7 +155,7 @@ def test_fewer_states_are_random_in_a_large_world(monkeypatch):
 
 
 def test_best_actions_count_more_in_a_large_world(monkeypatch):
-    targets = planned_model(Corridor(length=40)).learn(2_000).targets
+    targets = planned_in_a_long_corridor().targets
     assert len(targets.plan.values) == 40
     batch = targets.sample(16, 4, np.random.default_rng(0))
     values = targets.target_values(batch)
