@@ -170,6 +170,8 @@ class LearnedStates(ExampleStates):
         """
         assert self.encoder is not None
         assert self._looks is not None
+        if not np.isfinite(self._looks.limit):
+            return
         known = np.flatnonzero(ids != UNKNOWN)
         take_in = learn_from is not None
         for at in range(0, len(known), _LOOKED_AT_A_TIME):

@@ -302,5 +302,6 @@ def _each(
 
 def _mean_of_most(squares: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the mean of the greatest numbers of each row, shape (n,)."""
-    most = np.partition(squares, -_INPUTS_TO_COMPARE, axis=1)[:, -_INPUTS_TO_COMPARE:]
+    n = min(_INPUTS_TO_COMPARE, squares.shape[1])
+    most = np.partition(squares, -n, axis=1)[:, -n:]
     return np.asarray(most.mean(axis=1, dtype=np.float64))

@@ -50,6 +50,10 @@ def test_that_differences_are_means_of_the_eight_inputs_that_differ_most() -> No
     looks.update(np.full((1, 10), 2.0, np.float32), np.array([0]))
     # The mean is 1 now, of two observations.
     assert looks.differences(row[None], np.array([0])) == pytest.approx([204 / 8 / 1.5])
+    # Of fewer inputs, all are compared.
+    few = Looks(2)
+    few.add(np.zeros(2, np.float32))
+    assert few.differences(np.array([[3.0, 4.0]], np.float32), np.array([0])) == [25 / 2 / 2]
     looks.set(1, np.zeros((4, 10), np.float32))
     assert looks.differences(row[None], np.array([1])) == pytest.approx([284 / 8 / 1.25])
 
