@@ -154,7 +154,7 @@ class StateLearningMixin(ModelPart):
             _record(model.world, part, states.add(part.observations))
         if forgotten is not None and examples is not None:
             # Of old states, those examples that were nearest to their centers say what they are.
-            moved = states.ids(examples)
+            moved = states.add(examples)
             model.world.add_outcomes(
                 forgotten._replace(
                     state_ids=moved[forgotten.state_ids],

@@ -28,8 +28,12 @@ _MOST_UPDATES = 8_000
 _PROVISIONAL_STATES = 1_000
 _WEIGHT = "learned_weight_"
 _LOOK = "learned_look_"
-# Observations are compared with how their states look so many at a time, to bound memory.
-_LOOKED_AT_A_TIME = 2_048
+# Observations are compared with how their states look so many numbers at a time, to bound memory.
+_NUMBERS_AT_A_TIME = 1_000_000
+# So many states with codes alike are told apart by looks. With more, looks are not understood.
+_MOST_ALIKE = 64
+# Noise is not understood if more than this share of all observations look like no other one.
+_MOST_SEEN_ONCE = 0.01
 
 
 class LearnedStates(ExampleStates):
@@ -170,16 +174,17 @@ class LearnedStates(ExampleStates):
         """
         assert self.encoder is not None
         assert self._looks is not None
-        if not np.isfinite(self._looks.limit):
+        if not self._looks.can_tell:
             return
         known = np.flatnonzero(ids != UNKNOWN)
         take_in = learn_from is not None
-        for at in range(0, len(known), _LOOKED_AT_A_TIME):
-            places = known[at : at + _LOOKED_AT_A_TIME]
+        at_a_time = max(_NUMBERS_AT_A_TIME // len(self.encoder.mean), 1)
+        for at in range(0, len(known), at_a_time):
+            places = known[at : at + at_a_time]
             rows = self.encoder.flat(observations[places])
             found = self._roots[ids[places]]
             differences = self._looks.differences(rows, found)
-            is_founder = np.zeros(len(places), np.bool_)
+            teaches = np.ones(len(places), np.bool_)
             sizes = np.bincount(self._roots[: self._n_states], minlength=self._n_states)
             for root in np.unique(found[sizes[found] > 1]).tolist():
                 of_root = np.flatnonzero(found == root)
@@ -189,27 +194,49 @@ class LearnedStates(ExampleStates):
                     found[of_root[is_nearer]] = other
                     differences[of_root[is_nearer]] = by_other[is_nearer]
             for place in np.flatnonzero(differences > self._looks.limit).tolist():
-                root = int(self._roots[found[place]])
+                nearest_state = int(ids[places[place]])
                 n_before = self._n_states
-                found[place] = self._alike(root, codes[places[place]], rows[place], take_in)
-                is_founder[place] = self._n_states > n_before
+                found[place] = self._alike(
+                    nearest_state, codes[places[place]], rows[place], take_in
+                )
+                # The first look of a new state is known already, and if there is no room for one,
+                # the look is that of another state.
+                teaches[place] = self._n_states == n_before and (
+                    self._looks.differences(rows[place], found[place : place + 1])[0]
+                    <= self._looks.limit
+                )
             ids[places] = found
             if learn_from is not None:
-                # The first look of a state that was just founded is known already.
-                is_young = (found >= learn_from) & ~is_founder
+                is_young = (found >= learn_from) & teaches
                 self._looks.update(rows[is_young], found[is_young])
 
     def _alike(
-        self, root: int, code: NDArray[np.float32], row: NDArray[np.float32], take_in: bool
+        self, state: int, code: NDArray[np.float32], row: NDArray[np.float32], take_in: bool
     ) -> int:
-        """Return the state that looks like this, of those with codes alike, or a new one."""
+        """
+        Return the state that looks like this, of those with codes alike, or a new one.
+
+        :param state: the state whose center is nearest to the code
+        """
         assert self._looks is not None
-        others = np.flatnonzero(self._roots[: self._n_states] == root)
-        differences = self._looks.differences(np.repeat(row[None], len(others), axis=0), others)
-        best = int(differences.argmin())
-        if differences[best] <= self._looks.limit:
-            return int(others[best])
-        return self._append(code, row, root) if take_in else UNKNOWN
+        roots = self._roots[: self._n_states]
+        root = int(roots[state])
+        is_alike = roots == root
+        if state != root:
+            # The center of a state that was found by its look is a single code, which may be near
+            # the codes of other states.
+            all_roots = np.flatnonzero(roots == np.arange(len(roots)))
+            is_alike |= roots == all_roots[nearest(code[None], self._centers[all_roots])[0][0]]
+        others = np.flatnonzero(is_alike)
+        differences = self._looks.differences(row, others)
+        best = int(others[differences.argmin()])
+        if differences.min() <= self._looks.limit or len(others) >= _MOST_ALIKE:
+            return best
+        if not take_in:
+            return UNKNOWN
+        new = self._append(code, row, root)
+        # If there is no room, it is what it looks like most.
+        return best if new == UNKNOWN else new
 
     def _split(self, groups: list[tuple[int, NDArray[np.int64]]]) -> None:
         """
@@ -221,24 +248,25 @@ class LearnedStates(ExampleStates):
         assert self.encoder is not None
         assert self._looks is not None
         for state, labels in groups:
+            if self._n_states + labels.max() > self.capacity:
+                return
             examples = self._examples[state, : len(labels)]
             rows = self.encoder.flat(examples)
             largest = np.bincount(labels).argmax()
             self._looks.set(state, rows[labels == largest])
             for label in np.unique(labels[labels != largest]):
-                is_member = labels == label
-                code = self.encoder.encode(examples[is_member]).mean(axis=0)
-                new = self._append(code, rows[is_member][0], state)
-                if new == UNKNOWN:
-                    return
-                self._looks.set(new, rows[is_member])
+                of_label = rows[labels == label]
+                new = self._append(self._centers[state], of_label[0], state)
+                self._looks.set(new, of_label)
 
     def _found(self, code: NDArray[np.float32], row: NDArray[np.float32]) -> int:
         """Return a new state at this code, or the state that was just founded near it."""
+        assert self._looks is not None
         state_ids, distances = nearest(code[None], self.centers)
-        if distances[0] <= self.radius:
-            return int(state_ids[0])
-        return self._append(code, row)
+        if distances[0] > self.radius:
+            return self._append(code, row)
+        state = int(state_ids[0])
+        return self._alike(state, code, row, True) if self._looks.can_tell else state
 
     def _append(
         self, code: NDArray[np.float32], row: NDArray[np.float32], root: int | None = None
@@ -346,41 +374,80 @@ class LearnedStates(ExampleStates):
             rng,
             None if autonomous.codes is None else autonomous.codes[places[rows]],
         )
-        self.encoder = encoder
-        self.autonomous_gain = autonomous.gain
-        self._centers = clusters.centers
-        self._n_states = len(clusters.centers)
-        self.radius = clusters.radius
-        self.threshold = clusters.threshold
-        self._roots = np.arange(self._n_states)
-        ids, distances = nearest(codes, self.centers)
-        is_far = distances > self.radius
-        ids[is_far] = UNKNOWN
-        self._show(observations, ids, codes)
-        n_clusters = self._n_states
-        self._looks = Looks(len(encoder.mean))
-        n_kept = np.minimum(self._n_seen[:n_clusters], self.examples_per_state)
-        examples = self._examples[:n_clusters]
-        self._looks.fit(examples, n_kept, encoder.flat)
-        if autonomous.codes is not None:
+        before = {name: getattr(self, name) for name in _LEARNED}
+        rng_before = self._rng.bit_generator.state
+        try:
+            self.encoder = encoder
+            self.autonomous_gain = autonomous.gain
+            self.radius = clusters.radius
+            self.threshold = clusters.threshold
             # A clock is a part of how states look.
-            self._looks.limit = np.inf
-        self._split(list(self._looks.groups(examples, n_kept, encoder.flat)))
-        # The first observations of episodes may be in no cluster, because no action led to them.
-        for place in np.flatnonzero(is_far).tolist():
-            row = encoder.flat(observations[place : place + 1])[0]
-            ids[place] = self._found(codes[place], row)
-        if self._n_states > n_clusters:
-            others, other_distances = nearest(codes, self.centers[n_clusters:])
-            is_nearer = other_distances < distances
-            ids[is_nearer] = n_clusters + others[is_nearer]
-        self._tell_by_looks(ids, codes, observations, n_clusters)
-        self._show(observations, ids, codes)
+            by_looks = autonomous.codes is None
+            ids = self._assign(observations, codes, clusters.centers, by_looks)
+            self._show(observations, ids, codes)
+        except BaseException:
+            # If learning is interrupted, nothing has changed.
+            for name, value in before.items():
+                setattr(self, name, value)
+            self._rng.bit_generator.state = rng_before
+            raise
         self.n_learned += 1
         self.n_added = int(np.count_nonzero(ids != UNKNOWN))
         self.n_recurred = self.n_added - len(self)
         self.seconds = time.perf_counter() - begin
         return ids
+
+    def _assign(
+        self,
+        observations: NDArray[Any],
+        codes: NDArray[np.float32],
+        centers: NDArray[np.float32],
+        by_looks: bool,
+    ) -> NDArray[np.int64]:
+        """Return the states of all observations, which are these clusters and what else is seen."""
+        assert self.encoder is not None
+        n_clusters = len(centers)
+        self._centers = centers
+        self._n_states = n_clusters
+        self._roots = np.arange(n_clusters)
+        self._looks = Looks(len(self.encoder.mean))
+        ids, distances = nearest(codes, centers)
+        is_far = distances > self.radius
+        if by_looks:
+            ids[is_far] = UNKNOWN
+            self._show(observations, ids, codes)
+            n_kept = np.minimum(self._n_seen[:n_clusters], self.examples_per_state)
+            examples = self._examples[:n_clusters]
+            self._looks.fit(examples, n_kept, self.encoder.flat)
+            self._split(list(self._looks.groups(examples, n_kept, self.encoder.flat)))
+        n_split = self._n_states
+        # The first observations of episodes may be in no cluster, because no action led to them.
+        for place in np.flatnonzero(is_far).tolist():
+            row = self.encoder.flat(observations[place : place + 1])[0]
+            ids[place] = self._found(codes[place], row)
+        if self._n_states > n_split:
+            others, other_distances = nearest(codes, self.centers[n_split:])
+            is_nearer = other_distances < distances
+            ids[is_nearer] = n_split + others[is_nearer]
+        self._tell_by_looks(ids, codes, observations, n_split)
+        n_once = self._looks.n_seen_once(n_split)
+        if n_once > max(_MOST_SEEN_ONCE * len(observations), 1):
+            return self._assign(observations, codes, centers, by_looks=False)
+        return self._without_unseen(ids)
+
+    def _without_unseen(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Drop states that no observation is of, and return the ids of all observations."""
+        assert self._looks is not None
+        is_known = ids != UNKNOWN
+        is_seen = np.bincount(ids[is_known], minlength=self._n_states) > 0
+        seen = np.flatnonzero(is_seen)
+        # The first state of those with codes alike is their root.
+        _, first, place = np.unique(self._roots[seen], return_index=True, return_inverse=True)
+        self._roots = first[place]
+        self._centers = self._centers[seen]
+        self._n_states = len(seen)
+        self._looks.keep(seen)
+        return np.where(is_known, (np.cumsum(is_seen) - 1)[ids], UNKNOWN)
 
     def _show(
         self, observations: NDArray[Any], ids: NDArray[np.int64], codes: NDArray[np.float32]
@@ -463,6 +530,9 @@ class LearnedStates(ExampleStates):
         radius = 0.0
         threshold = 0.0
         if centers is not None:
+            if "learned_roots" not in state:
+                raise ValueError("the file has states that an earlier version learned")
+            encoder = self._encoder_of(state)
             looks = Looks.of_state(
                 {
                     name.removeprefix(_LOOK): value
@@ -471,12 +541,13 @@ class LearnedStates(ExampleStates):
                 }
             )
             roots = np.asarray(state["learned_roots"], np.int64).copy()
-            if not len(looks) == len(roots) == n_states:
+            are_as_many = len(roots) == n_states == (len(looks) if looks.can_tell else n_states)
+            are_roots = are_as_many and bool(((roots >= 0) & (roots <= np.arange(n_states))).all())
+            if not are_roots or looks.n_inputs != len(encoder.mean):
                 raise ValueError(
-                    f"the file has {n_states} states, {len(roots)} roots of states and looks of "
-                    f"{len(looks)}"
+                    f"the file has {n_states} states, roots of {len(roots)} states and looks of "
+                    f"{len(looks)} states with {looks.n_inputs} inputs, which do not fit each other"
                 )
-            encoder = self._encoder_of(state)
             radius = float(state["learned_radius"])
             threshold = float(state["learned_threshold"])
         examples = state["examples"][:, : self.examples_per_state]
@@ -535,6 +606,18 @@ class LearnedStates(ExampleStates):
         self.set_checkpoint_state(state)
 
 
+_LEARNED = (
+    "encoder",
+    "autonomous_gain",
+    "radius",
+    "threshold",
+    "_centers",
+    "_n_states",
+    "_roots",
+    "_looks",
+    "_examples",
+    "_n_seen",
+)
 _ARGUMENTS = ("n_features", "n_hidden", "n_updates", "batch_size", "learning_rate", "seed")
 
 

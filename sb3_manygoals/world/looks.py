@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.cluster.hierarchy import cut_tree, linkage
+from scipy.spatial.distance import pdist
 
 # Noise is measured in at most so many states, of which at least so many examples are kept. With
 # fewer states, or fewer numbers in an observation, nothing is told by looks.
@@ -28,6 +29,9 @@ _IMPURE = 1.5
 # An observation is strange if it differs by this multiple of what few examples of pure states do.
 _STRANGE = 1.75
 _SHARE_USUAL = 0.99
+# If a typical example is strange in more than this share of the states, some states have far more
+# noise than others.
+_MOST_NOISY = 0.25
 # An input varies less than it is taken to do in this share of the states.
 _SHARE_VARYING_LESS = 0.75
 # An input that does not vary within states is known no better than to this share of its variance.
@@ -70,6 +74,24 @@ class Looks:
     def __len__(self) -> int:
         return self._n
 
+    @property
+    def n_inputs(self) -> int:
+        """Numbers in an observation."""
+        return len(self._variances)
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether states are told apart by looks. Otherwise nothing else is known."""
+        return bool(np.isfinite(self.limit))
+
+    def give_up(self) -> None:
+        """Tell nothing by looks from now on, and forget them."""
+        n_inputs = self._means.shape[1]
+        self.limit = np.inf
+        self._means = np.zeros((0, n_inputs), np.float32)
+        self._counts = np.zeros(0, np.int64)
+        self._n = 0
+
     def fit(self, examples: NDArray[Any], n_kept: NDArray[np.int64], flat: Flatten) -> None:
         """
         Learn how states look, from examples.
@@ -86,18 +108,21 @@ class Looks:
             n = np.maximum(n_kept[states], 1)
             self._means[states] = (rows * is_kept[..., None]).sum(axis=1) / n[:, None]
         told = np.flatnonzero(n_kept >= _EXAMPLES_TO_MEASURE)
-        if len(told) < _FEWEST_STATES or n_inputs < _FEWEST_INPUTS:
-            return
-        places = np.linspace(0, len(told) - 1, _STATES_TO_MEASURE, dtype=np.int64)
-        told = told[np.unique(places)]
-        self._measure_noise(examples[told], n_kept[told], flat)
+        if len(told) >= _FEWEST_STATES and n_inputs >= _FEWEST_INPUTS:
+            places = np.linspace(0, len(told) - 1, _STATES_TO_MEASURE, dtype=np.int64)
+            told = told[np.unique(places)]
+            # Numbers that are too large for squares are not independent.
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._measure_noise(examples[told], n_kept[told], flat)
+        if not self.can_tell:
+            self.give_up()
 
     def _measure_noise(
         self, examples: NDArray[Any], n_kept: NDArray[np.int64], flat: Flatten
     ) -> None:
         """Find the variances of inputs within states, and beyond what a difference is strange."""
         # This does not heed the few states in which an input varies because they are impure. But it
-        # heeds a lamp that is rarely on, in all states alike.
+        # heeds a lamp that is on in a hundredth of all observations, in all states alike.
         within = np.stack([rows.var(axis=0, ddof=1) for rows in _each(examples, n_kept, flat)])
         variances = np.quantile(within, _SHARE_VARYING_LESS, axis=0)
         among = np.stack([rows.mean(axis=0) for rows in _each(examples, n_kept, flat)]).var(axis=0)
@@ -105,10 +130,11 @@ class Looks:
         # If all numbers were ever the same, any other number is strange.
         least = np.maximum(_LEAST_VARIANCE * np.maximum(total, total.mean()), 1e-12)
         self._variances = np.maximum(variances, least).astype(np.float32)
-        spreads, deviations, alone = [], [], []
+        typical, spreads, deviations, alone = [], [], [], []
         for rows in _each(examples, n_kept, flat):
             spreads.append(self._spread(rows))
             squares = self._squares_of_examples(rows)
+            typical.append(np.median(_mean_of_most(squares)))
             deviations.append(squares.mean(axis=1).std(ddof=1))
             # So much a mean of independent numbers deviates.
             alone.append(np.sqrt(squares.var(axis=0, ddof=1).sum()) / rows.shape[1])
@@ -116,7 +142,6 @@ class Looks:
         if not _LEAST_INDEPENDENT <= ratio <= _MOST_INDEPENDENT:
             return
         widest = np.quantile(spreads, _SHARE_PURE)
-        self._widest = _IMPURE * float(widest)
         pure = np.flatnonzero(spreads <= widest)
         from_mean, from_one = [], []
         for rows in _each(examples[pure], n_kept[pure], flat):
@@ -124,11 +149,18 @@ class Looks:
             n_pairs = len(rows) // 2
             offsets = rows[:n_pairs] - rows[n_pairs : 2 * n_pairs]
             from_one.append(_mean_of_most(np.square(offsets) / self._variances) / 2.0)
-        usual = np.quantile(np.concatenate(from_mean), _SHARE_USUAL)
-        self.limit = _STRANGE * float(usual)
+        usual = float(np.quantile(np.concatenate(from_mean), _SHARE_USUAL))
+        of_one = float(np.quantile(np.concatenate(from_one), _SHARE_USUAL))
+        # Where there is no noise, observations recur.
+        if not 0.0 < usual < np.inf:
+            return
+        limit = _STRANGE * usual
+        if np.mean(np.array(typical) > limit) > _MOST_NOISY:
+            return
+        self.limit = limit
+        self._widest = _IMPURE * float(widest)
         # Noise that has bounds hardly has them in the difference of two observations.
-        of_one = np.quantile(np.concatenate(from_one), _SHARE_USUAL)
-        self._excess_of_one = max(float(of_one / usual) - 1.0, 0.0)
+        self._excess_of_one = max(of_one / usual - 1.0, 0.0)
 
     def _squares_of_examples(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the squares of all inputs, divided by their variances, of a state's examples."""
@@ -152,24 +184,36 @@ class Looks:
         :param flat: returns n observations as numbers, shape ``(n, n_inputs)``
         :return: such a state, and the group of each of its examples, from 0 on, shape ``(k,)``
         """
-        if not np.isfinite(self.limit):
+        if not self.can_tell:
             return
         for state, rows in enumerate(_each(examples, n_kept, flat)):
             labels = np.zeros(len(rows), np.int64)
             waiting = [np.arange(len(rows))]
             while waiting:
                 members = waiting.pop()
-                of_members = rows[members]
-                if len(members) < _EXAMPLES_TO_MEASURE or self._spread(of_members) <= self._widest:
+                if len(members) < _EXAMPLES_TO_MEASURE:
                     continue
-                ratios = of_members.var(axis=0) / self._variances
-                most = np.argsort(ratios)[-_INPUTS_TO_COMPARE:]
-                tree = linkage(of_members[:, most] / np.sqrt(self._variances[most]), "ward")
-                is_second = fcluster(tree, 2, "maxclust") == 2
-                labels[members[is_second]] = labels.max() + 1
-                waiting += [members[is_second], members[~is_second]]
+                is_second = self._second_group(rows[members])
+                if is_second is not None:
+                    labels[members[is_second]] = labels.max() + 1
+                    waiting += [members[is_second], members[~is_second]]
             if labels.any():
                 yield state, labels
+
+    def _second_group(self, rows: NDArray[np.float32]) -> NDArray[np.bool_] | None:
+        """Return which examples of a state are of another one than the rest. None: none are."""
+        if self._spread(rows) <= self._widest:
+            return None
+        most = np.argsort(rows.var(axis=0) / self._variances)[-_INPUTS_TO_COMPARE:]
+        tree = linkage(pdist(rows[:, most] / np.sqrt(self._variances[most])), "ward")
+        is_second = cut_tree(tree, 2)[:, 0] == 1
+        # Some states have more noise than others. But the means of two groups of one state differ
+        # little.
+        groups = rows[is_second], rows[~is_second]
+        offsets = groups[0].mean(axis=0) - groups[1].mean(axis=0)
+        difference = _mean_of_most(np.square(offsets)[None] / self._variances)[0]
+        n = min(len(group) for group in groups)
+        return is_second if difference > self.limit * (1.0 + 1.0 / n) else None
 
     def _squares(
         self, rows: NDArray[np.float32], ids: NDArray[np.integer[Any]]
@@ -185,7 +229,8 @@ class Looks:
         """
         Return how far observations are from the means of states.
 
-        :param rows: numbers of n observations, shape ``(n, n_inputs)``
+        :param rows: numbers of n observations, shape ``(n, n_inputs)``, or of one, which is
+            compared with n states, shape ``(n_inputs,)``
         :param ids: the state of each, shape ``(n,)``
         :return: about 1 for an observation of the state, shape ``(n,)``
         """
@@ -202,8 +247,9 @@ class Looks:
         :param state: its id
         :param rows: numbers of all of n observations that are known of it, shape ``(n, n_inputs)``
         """
-        self._means[state] = rows.mean(axis=0)
-        self._counts[state] = len(rows)
+        if self.can_tell:
+            self._means[state] = rows.mean(axis=0)
+            self._counts[state] = len(rows)
 
     def add(self, row: NDArray[np.float32]) -> None:
         """
@@ -211,6 +257,8 @@ class Looks:
 
         :param row: its numbers, shape ``(n_inputs,)``
         """
+        if not self.can_tell:
+            return
         if self._n == len(self._means):
             n_rows = max(2 * self._n, 16)
             means = np.zeros((n_rows, len(row)), np.float32)
@@ -222,6 +270,17 @@ class Looks:
         self._counts[self._n] = 1
         self._n += 1
 
+    def keep(self, ids: NDArray[np.int64]) -> None:
+        """
+        Keep some states, and forget all others.
+
+        :param ids: the states to keep, in the order of their new ids
+        """
+        if self.can_tell:
+            self._means = self._means[ids]
+            self._counts = self._counts[ids]
+            self._n = len(ids)
+
     def update(self, rows: NDArray[np.float32], ids: NDArray[np.integer[Any]]) -> None:
         """
         Learn from further observations of states of which few were seen.
@@ -231,14 +290,23 @@ class Looks:
         """
         for place in np.flatnonzero(self._counts[ids] < _MOST_AVERAGED).tolist():
             state = ids[place]
-            self._counts[state] += 1
-            self._means[state] += (rows[place] - self._means[state]) / self._counts[state]
+            if self._counts[state] < _MOST_AVERAGED:
+                self._counts[state] += 1
+                self._means[state] += (rows[place] - self._means[state]) / self._counts[state]
+
+    def n_seen_once(self, first: int) -> int:
+        """
+        Return how many states were seen once.
+
+        :param first: only states with ids from this one on are counted
+        """
+        return int((self._counts[first : self._n] == 1).sum())
 
     def get_state(self) -> dict[str, Any]:
         """
         Return all that is known, for :meth:`of_state`.
 
-        :return: a number and copies of arrays, by their names
+        :return: numbers and copies of arrays, by their names
         """
         return {
             "limit": self.limit,
@@ -261,7 +329,7 @@ class Looks:
         means = np.asarray(state["means"], np.float32)
         counts = np.asarray(state["counts"], np.int64)
         variances = np.asarray(state["variances"], np.float32)
-        if means.shape != (len(counts), len(variances)):
+        if means.shape != (len(counts), len(variances)) or (counts < 0).any():
             raise ValueError(
                 f"looks of {len(counts)} states and {len(variances)} inputs must have as many "
                 f"means, got {means.shape}"

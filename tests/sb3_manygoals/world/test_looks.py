@@ -41,6 +41,7 @@ def fitted(examples: NDArray[np.float32]) -> Looks:
 
 def test_that_differences_are_means_of_the_eight_inputs_that_differ_most() -> None:
     looks = Looks(10)
+    looks.limit = 1.0
     looks.add(np.zeros(10, np.float32))
     looks.add(np.ones(10, np.float32))
     row = np.arange(10, dtype=np.float32)
@@ -52,6 +53,7 @@ def test_that_differences_are_means_of_the_eight_inputs_that_differ_most() -> No
     assert looks.differences(row[None], np.array([0])) == pytest.approx([204 / 8 / 1.5])
     # Of fewer inputs, all are compared.
     few = Looks(2)
+    few.limit = 1.0
     few.add(np.zeros(2, np.float32))
     assert few.differences(np.array([[3.0, 4.0]], np.float32), np.array([0])) == [25 / 2 / 2]
     looks.set(1, np.zeros((4, 10), np.float32))
@@ -111,6 +113,39 @@ def test_that_examples_of_several_states_are_grouped() -> None:
     assert len(np.unique(labels)) == 3
 
 
+def test_that_groups_end_where_all_examples_are_equally_far_from_each_other() -> None:
+    looks = Looks(_INPUTS)
+    looks.limit = 1.0
+    looks._widest = 0.0
+    examples = 7.3 * np.eye(_INPUTS, dtype=np.float32)[None, :8]
+    ((state, labels),) = looks.groups(examples, np.array([8]), flat)
+    assert state == 0
+    assert len(np.unique(labels)) > 1
+
+
+@pytest.mark.parametrize("n_kept", [9, _KEPT])
+def test_that_pure_states_stay_whole(n_kept: int) -> None:
+    examples = pictures(np.random.default_rng(0))
+    looks = fitted(examples)
+    assert looks.can_tell
+    assert not list(looks.groups(examples, np.full(_STATES, n_kept), flat))
+
+
+def test_that_nothing_is_told_where_half_of_the_states_have_more_noise() -> None:
+    examples = pictures(np.random.default_rng(0))
+    clean = examples.mean(axis=1, keepdims=True)
+    examples[1::2] = (clean + 3.0 * (examples - clean))[1::2]
+    assert not fitted(examples).can_tell
+
+
+def test_that_nothing_is_told_where_most_states_have_no_noise() -> None:
+    examples = pictures(np.random.default_rng(0))
+    examples[:35] = examples[:35, :1]
+    looks = fitted(examples)
+    assert looks.limit == np.inf
+    assert not list(looks.groups(examples, np.full(_STATES, _KEPT), flat))
+
+
 def test_that_what_is_known_can_be_kept() -> None:
     looks = fitted(pictures(np.random.default_rng(0)))
     looks.add(np.zeros(_INPUTS, np.float32))
@@ -140,19 +175,31 @@ class Corridor:
         return (seen + rng.integers(-20, 21, seen.shape)).astype(np.uint8)
 
 
-@pytest.fixture(scope="module")
-def corridor() -> LearnedStates:
-    """States that were learned while the lamp was off."""
-    rng = np.random.default_rng(0)
-    n = 3_000
+def walk(rng: np.random.Generator, n: int = 3_000) -> tuple[NDArray[np.int64], ...]:
+    """Return random steps in the corridor: the cells, and the actions."""
     actions = rng.integers(2, size=n)
     cells = np.zeros(n + 1, np.int64)
     for step, action in enumerate(actions):
         cells[step + 1] = np.clip(cells[step] + 2 * action - 1, 0, 5)
-    states = LearnedStates(Corridor.space, 100, n_features=16, n_hidden=64, n_updates=400)
-    pictures_seen = Corridor.look(cells, False, rng)
+    return cells, actions
+
+
+def learned(
+    pictures_seen: NDArray[np.uint8], actions: NDArray[np.int64], capacity: int = 100
+) -> LearnedStates:
+    """Return states that were learned from these steps."""
+    states = LearnedStates(Corridor.space, capacity, n_features=16, n_hidden=64, n_updates=400)
+    n = len(actions)
     states.learn(pictures_seen, np.arange(n), actions, np.arange(1, n + 1), 2)
     return states
+
+
+@pytest.fixture(scope="module")
+def corridor() -> LearnedStates:
+    """States that were learned while the lamp was off."""
+    rng = np.random.default_rng(0)
+    cells, actions = walk(rng)
+    return learned(Corridor.look(cells, False, rng), actions)
 
 
 def test_that_states_are_found_that_the_encoder_never_saw(corridor: LearnedStates) -> None:
@@ -188,5 +235,91 @@ def test_that_found_states_survive_a_checkpoint(corridor: LearnedStates) -> None
     assert (again.add(pictures_seen) == corridor.add(pictures_seen)).all()
     damaged = corridor.get_checkpoint_state()
     damaged["learned_roots"] = damaged["learned_roots"][1:]
-    with pytest.raises(ValueError, match="roots of states"):
+    with pytest.raises(
+        ValueError, match="roots of 12 states and looks of 13 states with 36 inputs"
+    ):
         again.set_checkpoint_state(damaged)
+
+
+def test_that_looks_are_given_up_where_most_strange_ones_are_seen_once() -> None:
+    rng = np.random.default_rng(0)
+    cells, actions = walk(rng)
+    seen = Corridor.look(cells, False, rng)
+    # In some pictures, three pixels of 36 are lighter, others each time.
+    rows = rng.choice(len(seen), 150, replace=False)
+    for row in rows:
+        seen[row].reshape(-1)[rng.choice(36, 3, replace=False)] = 150
+    states = learned(seen, actions, capacity=500)
+    assert len(states) < 100
+    assert not states.get_checkpoint_state()["learned_look_limit"] < np.inf
+
+
+def test_that_each_state_has_an_observation_of_its_own(corridor: LearnedStates) -> None:
+    rng = np.random.default_rng(0)
+    cells, actions = walk(rng)
+    lamp = Corridor.look(cells, True, rng)
+    seen = Corridor.look(cells, False, rng)
+    seen[:200] = lamp[:200]
+    states = learned(seen, actions)
+    assert (states.get_checkpoint_state()["n_seen"] > 0).all()
+    assert (states.observations.reshape(len(states), -1).max(axis=1) > 0).all()
+    # Those with the lamp on are other states than those with the lamp off.
+    assert not set(states.ids(lamp[:200]).tolist()) & set(states.ids(seen[200:400]).tolist())
+
+
+def test_that_a_full_table_takes_in_no_state_and_knows_what_it_knew() -> None:
+    rng = np.random.default_rng(0)
+    cells, actions = walk(rng)
+    states = learned(Corridor.look(cells, False, rng), actions, capacity=6)
+    assert len(states) == 6
+    some = np.arange(6)
+    off = states.ids(Corridor.look(some, False, rng))
+    assert (off != UNKNOWN).all()
+    on = states.add(Corridor.look(some, True, rng))
+    assert len(states) == 6
+    assert set(on.tolist()) <= {UNKNOWN, *range(6)}
+    assert (states.ids(Corridor.look(some, False, rng)) == off).all()
+
+
+def test_that_observations_get_one_id_together_and_alone() -> None:
+    rng = np.random.default_rng(0)
+    cells, actions = walk(rng)
+    seen = Corridor.look(cells, False, rng)
+    together, alone = learned(seen, actions), learned(seen, actions)
+    # These are far from all codes, and look unlike each other.
+    far = rng.integers(0, 256, (4, 6, 6, 1)).astype(np.uint8)
+    ids = together.add(far)
+    assert ids.tolist() == [int(alone.add(one[None])[0]) for one in far]
+    assert (together.ids(far) == ids).all()
+
+
+def test_that_nothing_has_changed_if_learning_is_interrupted(
+    corridor: LearnedStates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    cells, actions = walk(rng, 500)
+    seen = Corridor.look(cells, False, rng)
+    before = corridor.get_checkpoint_state()
+    fresh = LearnedStates(Corridor.space, 100, n_features=16, n_hidden=64, n_updates=20)
+    fresh.add(seen[:5])
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Looks, "fit", interrupted)
+    for states in (corridor, fresh):
+        with pytest.raises(KeyboardInterrupt):
+            states.learn(seen, np.arange(500), actions, np.arange(1, 501), 2)
+    after = corridor.get_checkpoint_state()
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        np.testing.assert_equal(after[name], value, err_msg=name)
+    assert not fresh.is_known
+    assert len(fresh) == 5
+
+
+def test_that_states_of_an_earlier_version_are_refused(corridor: LearnedStates) -> None:
+    old = corridor.get_checkpoint_state()
+    del old["learned_roots"]
+    with pytest.raises(ValueError, match="an earlier version learned"):
+        corridor.set_checkpoint_state(old)
