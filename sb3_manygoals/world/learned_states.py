@@ -30,8 +30,9 @@ _WEIGHT = "learned_weight_"
 _LOOK = "learned_look_"
 # Observations are compared with how their states look so many numbers at a time, to bound memory.
 _NUMBERS_AT_A_TIME = 1_000_000
-# So many states with codes alike are told apart by looks. With more, looks are not understood.
-_MOST_ALIKE = 64
+# A look is compared with those of states with codes alike if they have no more numbers than this.
+# A whole new room may have codes alike, so these states may be many.
+_MOST_NUMBERS_ALIKE = 4_000_000
 # Noise is not understood if more than this share of all observations look like no other one.
 _MOST_SEEN_ONCE = 0.01
 
@@ -230,7 +231,8 @@ class LearnedStates(ExampleStates):
         others = np.flatnonzero(is_alike)
         differences = self._looks.differences(row, others)
         best = int(others[differences.argmin()])
-        if differences.min() <= self._looks.limit or len(others) >= _MOST_ALIKE:
+        is_full = len(others) * len(row) >= _MOST_NUMBERS_ALIKE
+        if differences.min() <= self._looks.limit or is_full:
             return best
         if not take_in:
             return UNKNOWN
