@@ -175,7 +175,9 @@ class LearnedStatesConfig:
                 # The others are shown as they are, once more.
                 seen.append(env.reset(options={"reset_mask": ended})[0])
                 here = np.where(ended, here + self.n_envs, here)
-        states = LearnedStates(env.single_observation_space, _MOST_STATES, seed=self.seed)
+        # Pictures of more states than steps would only take memory.
+        capacity = min(_MOST_STATES, self.total_steps)
+        states = LearnedStates(env.single_observation_space, capacity, seed=self.seed)
         states.learn(
             np.concatenate(seen),
             places.reshape(-1),
