@@ -284,7 +284,8 @@ class LearnedStates(ExampleStates):
             centers[:state] = self.centers
             roots = np.zeros(n_rows, np.int64)
             roots[:state] = self._roots[:state]
-            self._centers, self._roots = centers, roots
+            self._centers = centers
+            self._roots = roots
         self._centers[state] = code
         self._roots[state] = state if root is None else root
         self._looks.add(row)

@@ -130,7 +130,10 @@ class Looks:
         # If all numbers were ever the same, any other number is strange.
         least = np.maximum(_LEAST_VARIANCE * np.maximum(total, total.mean()), 1e-12)
         self._variances = np.maximum(variances, least).astype(np.float32)
-        typical, spreads, deviations, alone = [], [], [], []
+        typical = []
+        spreads = []
+        deviations = []
+        alone = []
         for rows in _each(examples, n_kept, flat):
             spreads.append(self._spread(rows))
             squares = self._squares_of_examples(rows)
@@ -143,7 +146,8 @@ class Looks:
             return
         widest = np.quantile(spreads, _SHARE_PURE)
         pure = np.flatnonzero(spreads <= widest)
-        from_mean, from_one = [], []
+        from_mean = []
+        from_one = []
         for rows in _each(examples[pure], n_kept[pure], flat):
             from_mean.append(_mean_of_most(self._squares_of_examples(rows)))
             n_pairs = len(rows) // 2
@@ -265,7 +269,8 @@ class Looks:
             means[: self._n] = self._means[: self._n]
             counts = np.zeros(n_rows, np.int64)
             counts[: self._n] = self._counts[: self._n]
-            self._means, self._counts = means, counts
+            self._means = means
+            self._counts = counts
         self._means[self._n] = row
         self._counts[self._n] = 1
         self._n += 1
