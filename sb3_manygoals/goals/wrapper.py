@@ -282,7 +282,8 @@ class GoalBufferWrapper(
         if self._source.is_goal_env:
             if env_terminated and self._own_goal_is_reached(observation):
                 # This is the end of the environment's own goal. Other goals could still be reached.
-                env_terminated, env_truncated = np.False_, np.True_
+                env_terminated = np.False_
+                env_truncated = np.True_
             self._env_goal = self._desired(world_obs, what)
         outcome = tracker.step(
             observation[None], [env_reward], env_terminated[None], env_truncated[None], [info]

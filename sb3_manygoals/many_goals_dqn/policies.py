@@ -160,7 +160,8 @@ class ManyGoalsPolicy(BasePolicy):
         trunk, features_dim = make_trunk(
             preprocess, extractor, self.net_arch, self.activation_fn, self.ortho_init
         )
-        goal_trunk, goal_features_dim = None, None
+        goal_trunk = None
+        goal_features_dim = None
         if self.goals_have_own_trunk:
             goal_trunk, goal_features_dim = self._make_goal_trunk()
         network = _HEADS[self.head](
