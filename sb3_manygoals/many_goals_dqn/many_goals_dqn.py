@@ -64,7 +64,7 @@ from sb3_manygoals.many_goals_dqn.saving import SavingMixin
 from sb3_manygoals.many_goals_dqn.state_learning import (
     FEWEST_STEPS,
     StateLearningMixin,
-    predictability,
+    predictability_of,
 )
 from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice, estimate_states
 from sb3_manygoals.many_goals_dqn.targets import TargetContext, Targets, TDTargets
@@ -720,7 +720,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         assert self.world is not None
         n_states = len(self.world.identity)
         n_made = self.world.n_counted
-        share = predictability(self.world)
+        share = predictability_of(self.world)
         self._gave_up_states = True
         self.goal_buffer.use_states(ExactStates)
         self._adopt_goals(self.goal_buffer)

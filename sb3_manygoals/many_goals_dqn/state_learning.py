@@ -13,16 +13,15 @@ from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, RecordedSteps
 from sb3_manygoals.memory_limits import share_of_memory
 from sb3_manygoals.world import LearnedStates, Outcomes, WorldModel
+from sb3_manygoals.world.predictability import LEAST_GAIN, gain_over_chance, predictability
 
 # States are learned at these shares of training, the first time not before learning starts.
 _LEARN_AT = (0.125, 0.25, 0.5)
 # They are learned again only if there are so many times as many transitions.
 _GROWTH = 1.5
 # Learned states are given up if there are more states than this share of transitions, or if two
-# transitions from one state by one action lead to one state hardly more often than any two
-# transitions do. If they always did, the gain would be 1.
+# transitions from one state by one action lead to one state hardly more often than any two do.
 _MOST_STATES = 0.5
-_LEAST_GAIN = 0.4
 # Transitions are copied to learn from them. Their observations are there so many times for a
 # moment, and may take this share of the memory that is available.
 _COPIES = 3
@@ -168,7 +167,7 @@ class StateLearningMixin(ModelPart):
         model.logger.info(
             f"{len(states):,} states were learned from {len(steps.actions):,} transitions in "
             f"{states.seconds:.0f} s. Two equal actions in one state lead to one state with "
-            f"probability {predictability(model.world):.2f}"
+            f"probability {predictability_of(model.world):.2f}"
         )
         if states.autonomous_gain > 0.0:
             model.logger.info(
@@ -188,9 +187,7 @@ class StateLearningMixin(ModelPart):
         n_counted = max(world.n_counted, 1)
         few = len(world.identity) <= _MOST_STATES * n_counted
         arrivals = world.arrivals[: len(world.identity)]
-        by_chance = float(np.square(arrivals / max(arrivals.sum(), 1.0)).sum())
-        gain = (predictability(world) - by_chance) / max(1.0 - by_chance, 1e-9)
-        return few and gain >= _LEAST_GAIN
+        return few and gain_over_chance(predictability_of(world), arrivals) >= LEAST_GAIN
 
     def _begin_anew_with_states(self) -> None:
         """Forget what refers to goals and states that have other ids now."""
@@ -210,7 +207,7 @@ class StateLearningMixin(ModelPart):
                 model.targets.go_on_after(last)
 
 
-def predictability(world: WorldModel) -> float:
+def predictability_of(world: WorldModel) -> float:
     """
     Return with which probability two transitions from one state by one action lead to one state.
 
@@ -219,14 +216,7 @@ def predictability(world: WorldModel) -> float:
         are none
     """
     outcomes = world.outcomes()
-    pairs = outcomes.state_ids * world.n_actions + outcomes.actions
-    counts = outcomes.counts.astype(np.float64)
-    totals = np.bincount(pairs, weights=counts, minlength=1)
-    same = np.bincount(pairs, weights=counts * (counts - 1.0), minlength=1)
-    tried = totals > 1
-    if not tried.any():
-        return 0.0
-    return float(np.average(same[tried] / (totals * (totals - 1.0))[tried], weights=totals[tried]))
+    return predictability(outcomes.state_ids * world.n_actions + outcomes.actions, outcomes.counts)
 
 
 def _record(world: WorldModel, steps: RecordedSteps, ids: NDArray[np.int64]) -> None:

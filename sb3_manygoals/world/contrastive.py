@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import nn
 
-from sb3_manygoals.packing import PackedSpace
+from sb3_manygoals.world.inputs import Inputs
 
 # The first updates have a smaller step size.
 _WARM_UP = 100
@@ -57,8 +57,8 @@ class ContrastiveEncoder(nn.Module):
         self.observation_space = observation_space
         self.n_actions = n_actions
         self.n_features = n_features
-        shape = (1, *(observation_space.shape or ()))
-        n_inputs = self.flat(np.zeros(shape, observation_space.dtype)).shape[1]
+        self._inputs = Inputs(observation_space)
+        n_inputs = len(self._inputs)
         # The weights come from a seed of their own, and leave PyTorch's generator as it is.
         with th.random.fork_rng(devices=[]):
             # th.manual_seed would seed the generators of GPUs, too.
@@ -80,31 +80,6 @@ class ContrastiveEncoder(nn.Module):
         self.register_buffer("scale", th.ones(n_inputs))
         self.eval()
 
-    def flat(self, observations: NDArray[Any]) -> NDArray[np.float32]:
-        """
-        Return observations as vectors of numbers.
-
-        :param observations: shape ``(n, *observation_space.shape)``
-        :return: shape ``(n, inputs)``
-        """
-        space = self.observation_space
-        if isinstance(space, PackedSpace):
-            parts = space.unpack(observations)
-            rows = [part.reshape(len(part), -1).astype(np.float32) for part in parts.values()]
-            return np.concatenate(rows, axis=1)
-        return observations.reshape(len(observations), -1).astype(np.float32)
-
-    @property
-    def _is_integer(self) -> NDArray[np.bool_]:
-        """Which inputs are integers, shape (inputs,)."""
-        space = self.observation_space
-        parts = space.parts.values() if isinstance(space, PackedSpace) else [space]
-        kinds = [
-            np.full(int(np.prod(part.shape or ())), np.issubdtype(part.dtype, np.integer))
-            for part in parts
-        ]
-        return np.concatenate(kinds)
-
     def fit_inputs(self, observations: NDArray[Any]) -> None:
         """
         Standardize inputs by these observations from now on.
@@ -112,20 +87,20 @@ class ContrastiveEncoder(nn.Module):
         :param observations: shape ``(n, *observation_space.shape)``
         """
         places = np.linspace(0, len(observations) - 1, _OBSERVATIONS_TO_FIT, dtype=np.int64)
-        rows = self.flat(observations[np.unique(places)])
+        rows = self._inputs.flat(observations[np.unique(places)])
         deviations = rows.std(axis=0)
         # Floats may have different units, so only numbers that do not vary are left as they are.
         least = 1e-6 * np.maximum(np.abs(rows).max(axis=0), 1e-6)
         # Integers, such as pixels, have one unit. Those that hardly ever vary must not become
         # hundreds of times too large.
-        varying = deviations[self._is_integer & (deviations > 0.0)]
-        least[self._is_integer] = np.median(varying) / 2 if len(varying) else 1.0
+        varying = deviations[self._inputs.is_integer & (deviations > 0.0)]
+        least[self._inputs.is_integer] = np.median(varying) / 2 if len(varying) else 1.0
         self.mean.copy_(th.from_numpy(rows.mean(axis=0)))
         self.scale.copy_(th.from_numpy(1.0 / np.maximum(deviations, least).astype(np.float32)))
 
     def _features(self, observations: NDArray[Any]) -> th.Tensor:
         """Return the shared features of observations."""
-        rows = th.from_numpy(self.flat(observations)).to(self.mean.device)
+        rows = th.from_numpy(self._inputs.flat(observations)).to(self.mean.device)
         rows = (rows - self.mean) * self.scale
         if self.training:
             rows = rows + _INPUT_NOISE * th.randn_like(rows)

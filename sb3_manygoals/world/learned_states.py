@@ -13,11 +13,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals.validation import check_count, check_number
-from sb3_manygoals.world.autonomous import draw_alike, find_autonomous
-from sb3_manygoals.world.clusters import find_clusters, nearest, some_transitions
+from sb3_manygoals.world.autonomous import Autonomous, draw_alike, find_autonomous
+from sb3_manygoals.world.clusters import Clusters, find_clusters, nearest, some_transitions
 from sb3_manygoals.world.contrastive import ContrastiveEncoder, train_encoder
 from sb3_manygoals.world.examples import EXAMPLES_PER_STATE, ExampleStates
-from sb3_manygoals.world.looks import Looks
+from sb3_manygoals.world.inputs import Inputs
+from sb3_manygoals.world.looks import FoundLooks, Looks, find_looks
+from sb3_manygoals.world.predictability import LEAST_GAIN, gain_of_states
 from sb3_manygoals.world.states import UNKNOWN, ExactStates
 
 # By default there is an update for so many transitions, within these bounds.
@@ -28,26 +30,25 @@ _MOST_UPDATES = 8_000
 _PROVISIONAL_STATES = 1_000
 _WEIGHT = "learned_weight_"
 _LOOK = "learned_look_"
-# Observations are compared with how their states look so many numbers at a time, to bound memory.
-_NUMBERS_AT_A_TIME = 1_000_000
-# A look is compared with those of states with codes alike if they have no more numbers than this.
-# A whole new room may have codes alike, so these states may be many.
-_MOST_NUMBERS_ALIKE = 4_000_000
-# Noise is not understood if more than this share of all observations look like no other one.
-_MOST_SEEN_ONCE = 0.01
+# Looks do not tell what is one state if there are more states than this share of all observations.
+_MOST_STATES = 0.5
 
 
 class LearnedStates(ExampleStates):
     """
     States by what is learned from transitions, for worlds in which no observation recurs, such as
-    those with noise in every pixel.
+    those with noise in every pixel. There are two ways to tell them apart.
 
-    An encoder (:class:`~sb3_manygoals.world.contrastive.ContrastiveEncoder`) learns to tell what an
-    action leads to from what it does not lead to. What cannot be predicted drops out of its codes.
-    A state is a cluster of codes. How far apart codes of one state may be follows from the
-    transitions, see :func:`~sb3_manygoals.world.clusters.find_clusters`. An observation that is far
-    away from all clusters is a new state. So is one that looks like none of its cluster: an encoder
-    ignores what it never saw (:class:`~sb3_manygoals.world.looks.Looks`).
+    **By looks**, if the noise of each number is independent of the others, which is measured. An
+    observation is of the state whose mean observation is nearest. If it differs by more than noise
+    does, it is a new state, see :func:`~sb3_manygoals.world.looks.find_looks`.
+
+    **By codes** otherwise, and if something goes on by itself. An encoder
+    (:class:`~sb3_manygoals.world.contrastive.ContrastiveEncoder`) learns to tell what an action
+    leads to from what it does not lead to. What cannot be predicted drops out of its codes. A state
+    is a cluster of codes. How far apart codes of one state may be follows from the transitions, see
+    :func:`~sb3_manygoals.world.clusters.find_clusters`. An observation that is far away from all
+    clusters is a new state.
 
     What goes on by itself over resets of the world, such as a clock or a distractor, could be
     predicted, too. It is found first, and left out: the encoder compares only transitions that
@@ -57,7 +58,7 @@ class LearnedStates(ExampleStates):
     their own, so that there are goals to pursue, and all others are ``UNKNOWN``.
 
     Of each state, some observations are kept, as examples of how it looks. The first one is that
-    whose code is nearest to the center of the cluster.
+    which is nearest to the center of the state.
 
     :param observation_space: space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
     :param capacity: greatest number of states
@@ -102,195 +103,85 @@ class LearnedStates(ExampleStates):
         How much goes on by itself over resets of the world, such as a clock, in nats. States leave
         it out. 0 if nothing does, or nothing was learned. NaN if there were too few resets to tell.
         """
+        self._inputs = Inputs(observation_space)
         super().__init__(observation_space, capacity, examples_per_state)
 
     def _make_room(self, capacity: int) -> None:
         """Allocate memory for so many states, and forget all that are known."""
         self.capacity = capacity
         self.encoder: ContrastiveEncoder | None = None
-        """Encodes observations. None before :meth:`learn`."""
+        """Encodes observations. None before :meth:`learn`, and if looks tell states apart."""
+        self.looks: Looks | None = None
+        """How states look. None before :meth:`learn`, and if codes tell states apart."""
         self.radius = 0.0
         """Observations whose codes are farther away from all clusters are new states."""
         self.threshold = 0.0
         """Clusters whose centers were nearer than this were taken for one state."""
         self._n_states = 0
         self._centers: NDArray[np.float32] = np.zeros((0, self.n_features), np.float32)
-        # States with codes alike, told apart by their looks, have the first of them as their root.
-        self._roots: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._looks: Looks | None = None
         self._provisional = ExactStates(self.observation_space, min(capacity, _PROVISIONAL_STATES))
         self._make_room_for_examples()
 
     @property
     def is_known(self) -> bool:
         """Whether states were learned, so that observations can be told apart."""
-        return self.encoder is not None
+        return self.encoder is not None or self.looks is not None
 
     def __len__(self) -> int:
+        if self.looks is not None:
+            return len(self.looks)
         return self._n_states if self.is_known else len(self._provisional)
 
     @property
     def centers(self) -> NDArray[np.float32]:
-        """The mean code of each state, shape ``(len(self), n_features)``."""
-        return self._centers[: self._n_states]
+        """
+        The mean code of each state, shape ``(len(self), n_features)``. If looks tell states apart,
+        the mean observation of each one, shape ``(len(self), n_inputs)``.
+        """
+        return self._centers[: self._n_states] if self.looks is None else self.looks.means
 
     def _look_up(self, observations: NDArray[Any], take_in: bool) -> NDArray[np.int64]:
         """Return the ids of observations. Those that are new get one if they are to be taken in."""
-        if self.encoder is None:
+        if not self.is_known:
             ids = self._provisional._look_up(observations, take_in)
         elif len(observations) == 0:
             return np.zeros(0, np.int64)
+        elif self.looks is not None:
+            rows = self._inputs.flat(observations)
+            ids = self.looks.add(rows) if take_in else self.looks.ids(rows)
         else:
-            ids = self._by_codes_and_looks(observations, take_in)
+            ids = self._by_codes(observations, take_in)
         if take_in:
             self._keep_examples(ids, observations)
         return ids
 
-    def _by_codes_and_looks(self, observations: NDArray[Any], take_in: bool) -> NDArray[np.int64]:
+    def _by_codes(self, observations: NDArray[Any], take_in: bool) -> NDArray[np.int64]:
         """Return the ids of observations. Those that are new get one if they are to be taken in."""
         assert self.encoder is not None
         codes = self.encoder.encode(observations)
         ids, distances = nearest(codes, self.centers)
         is_new = distances > self.radius
         ids[is_new] = UNKNOWN
-        self._tell_by_looks(ids, codes, observations, 0 if take_in else None)
-        if take_in and is_new.any():
-            rows = self.encoder.flat(observations[is_new])
-            for place, row in zip(np.flatnonzero(is_new).tolist(), rows, strict=True):
-                ids[place] = self._found(codes[place], row)
+        if take_in:
+            for place in np.flatnonzero(is_new).tolist():
+                ids[place] = self._found(codes[place])
         return ids
 
-    def _tell_by_looks(
-        self,
-        ids: NDArray[np.int64],
-        codes: NDArray[np.float32],
-        observations: NDArray[Any],
-        learn_from: int | None,
-    ) -> None:
-        """
-        Correct the ids of observations that look like none of their state.
-
-        :param learn_from: new looks are new states, and those of young states are learned if their
-            ids are at least this. None: new looks are ``UNKNOWN``
-        """
-        assert self.encoder is not None
-        assert self._looks is not None
-        if not self._looks.can_tell:
-            return
-        known = np.flatnonzero(ids != UNKNOWN)
-        take_in = learn_from is not None
-        at_a_time = max(_NUMBERS_AT_A_TIME // len(self.encoder.mean), 1)
-        for at in range(0, len(known), at_a_time):
-            places = known[at : at + at_a_time]
-            rows = self.encoder.flat(observations[places])
-            found = self._roots[ids[places]]
-            differences = self._looks.differences(rows, found)
-            teaches = np.ones(len(places), np.bool_)
-            sizes = np.bincount(self._roots[: self._n_states], minlength=self._n_states)
-            for root in np.unique(found[sizes[found] > 1]).tolist():
-                of_root = np.flatnonzero(found == root)
-                for other in np.flatnonzero(self._roots[: self._n_states] == root).tolist():
-                    by_other = self._looks.differences(rows[of_root], np.full(len(of_root), other))
-                    is_nearer = by_other < differences[of_root]
-                    found[of_root[is_nearer]] = other
-                    differences[of_root[is_nearer]] = by_other[is_nearer]
-            for place in np.flatnonzero(differences > self._looks.limit).tolist():
-                nearest_state = int(ids[places[place]])
-                n_before = self._n_states
-                found[place] = self._alike(
-                    nearest_state, codes[places[place]], rows[place], take_in
-                )
-                # The first look of a new state is known already, and if there is no room for one,
-                # the look is that of another state.
-                teaches[place] = self._n_states == n_before and (
-                    self._looks.differences(rows[place], found[place : place + 1])[0]
-                    <= self._looks.limit
-                )
-            ids[places] = found
-            if learn_from is not None:
-                is_young = (found >= learn_from) & teaches
-                self._looks.update(rows[is_young], found[is_young])
-
-    def _alike(
-        self, state: int, code: NDArray[np.float32], row: NDArray[np.float32], take_in: bool
-    ) -> int:
-        """
-        Return the state that looks like this, of those with codes alike, or a new one.
-
-        :param state: the state whose center is nearest to the code
-        """
-        assert self._looks is not None
-        roots = self._roots[: self._n_states]
-        root = int(roots[state])
-        is_alike = roots == root
-        if state != root:
-            # The center of a state that was found by its look is a single code, which may be near
-            # the codes of other states.
-            all_roots = np.flatnonzero(roots == np.arange(len(roots)))
-            is_alike |= roots == all_roots[nearest(code[None], self._centers[all_roots])[0][0]]
-        others = np.flatnonzero(is_alike)
-        differences = self._looks.differences(row, others)
-        best = int(others[differences.argmin()])
-        is_full = len(others) * len(row) >= _MOST_NUMBERS_ALIKE
-        if differences.min() <= self._looks.limit or is_full:
-            return best
-        if not take_in:
-            return UNKNOWN
-        new = self._append(code, row, root)
-        # If there is no room, it is what it looks like most.
-        return best if new == UNKNOWN else new
-
-    def _split(self, groups: list[tuple[int, NDArray[np.int64]]]) -> None:
-        """
-        Split states.
-
-        :param groups: ids of states, and the group of each of their examples. The largest group
-            keeps the id
-        """
-        assert self.encoder is not None
-        assert self._looks is not None
-        for state, labels in groups:
-            if self._n_states + labels.max() > self.capacity:
-                return
-            examples = self._examples[state, : len(labels)]
-            rows = self.encoder.flat(examples)
-            largest = np.bincount(labels).argmax()
-            self._looks.set(state, rows[labels == largest])
-            for label in np.unique(labels[labels != largest]):
-                of_label = rows[labels == label]
-                new = self._append(self._centers[state], of_label[0], state)
-                self._looks.set(new, of_label)
-
-    def _found(self, code: NDArray[np.float32], row: NDArray[np.float32]) -> int:
+    def _found(self, code: NDArray[np.float32]) -> int:
         """Return a new state at this code, or the state that was just founded near it."""
-        assert self._looks is not None
         state_ids, distances = nearest(code[None], self.centers)
-        if distances[0] > self.radius:
-            return self._append(code, row)
-        state = int(state_ids[0])
-        return self._alike(state, code, row, True) if self._looks.can_tell else state
-
-    def _append(
-        self, code: NDArray[np.float32], row: NDArray[np.float32], root: int | None = None
-    ) -> int:
-        """Return a new state, or ``UNKNOWN`` if there is no room."""
-        assert self._looks is not None
-        state = self._n_states
-        if state == self.capacity:
+        if distances[0] <= self.radius:
+            return int(state_ids[0])
+        if self._n_states == self.capacity:
             return UNKNOWN
-        if state == len(self._centers):
-            n_rows = min(2 * state, self.capacity)
-            centers = np.zeros((n_rows, self.n_features), np.float32)
-            centers[:state] = self.centers
-            roots = np.zeros(n_rows, np.int64)
-            roots[:state] = self._roots[:state]
-            self._centers = centers
-            self._roots = roots
-        self._centers[state] = code
-        self._roots[state] = state if root is None else root
-        self._looks.add(row)
+        if self._n_states == len(self._centers):
+            n_rows = min(2 * self._n_states, self.capacity)
+            room = np.zeros((n_rows, self.n_features), np.float32)
+            room[: self._n_states] = self.centers
+            self._centers = room
+        self._centers[self._n_states] = code
         self._n_states += 1
-        return state
+        return self._n_states - 1
 
     def learn(
         self,
@@ -303,7 +194,8 @@ class LearnedStates(ExampleStates):
     ) -> NDArray[np.int64]:
         """
         Learn states from transitions. All ids change. An encoder that has learned before learns on,
-        unless it is found only now that something goes on by itself.
+        unless it is found only now that something goes on by itself. Looks that were found before
+        are begun with.
 
         :param observations: all that was seen, shape ``(m, *observation_space.shape)``
         :param places: the observations in which actions were taken, by their rows, shape ``(n,)``
@@ -345,6 +237,61 @@ class LearnedStates(ExampleStates):
             self.learning_rate,
             rng,
         )
+        looks = None
+        if autonomous.codes is None:
+            steps = (places, next_places)
+            looks = find_looks(observations, steps, self._inputs, self.capacity, rng, self.looks)
+        # Things that come and go by chance, such as rain, are no noise, but tell nothing.
+        if looks is not None and (
+            len(looks.looks) > _MOST_STATES * len(observations)
+            or gain_of_states(looks.ids[places], actions, looks.ids[next_places]) < LEAST_GAIN
+        ):
+            looks = None
+        codes = None
+        if looks is None:
+            codes = self._find_codes(
+                observations, (places, actions, next_places), n_actions, n_updates, autonomous, rng
+            )
+        before = {name: getattr(self, name) for name in _LEARNED}
+        rng_before = self._rng.bit_generator.state
+        offsets: NDArray[np.floating[Any]]
+        try:
+            self.autonomous_gain = autonomous.gain
+            if looks is not None:
+                ids, offsets = self._use_looks(looks)
+            else:
+                assert codes is not None
+                ids, offsets = self._use_codes(*codes)
+            self._show(observations, ids, offsets)
+        except BaseException:
+            # If learning is interrupted, nothing has changed.
+            for name, value in before.items():
+                setattr(self, name, value)
+            self._rng.bit_generator.state = rng_before
+            raise
+        self.n_learned += 1
+        self.n_added = int(np.count_nonzero(ids != UNKNOWN))
+        self.n_recurred = self.n_added - len(self)
+        self.seconds = time.perf_counter() - begin
+        return ids
+
+    def _find_codes(
+        self,
+        observations: NDArray[Any],
+        transitions: tuple[NDArray[np.integer[Any]], ...],
+        n_actions: int,
+        n_updates: int,
+        autonomous: Autonomous,
+        rng: np.random.Generator,
+    ) -> tuple[ContrastiveEncoder, NDArray[np.float32], Clusters]:
+        """
+        Train an encoder.
+
+        :param transitions: rows of observations, actions, and rows of next observations, each of
+            shape (n,)
+        :return: the encoder, the codes of all observations, and clusters of them
+        """
+        places, actions, next_places = transitions
         # If learning is interrupted, nothing has changed.
         encoder = copy.deepcopy(self.encoder)
         # An encoder that has learned a clock would have to forget it.
@@ -377,89 +324,49 @@ class LearnedStates(ExampleStates):
             rng,
             None if autonomous.codes is None else autonomous.codes[places[rows]],
         )
-        before = {name: getattr(self, name) for name in _LEARNED}
-        rng_before = self._rng.bit_generator.state
-        try:
-            self.encoder = encoder
-            self.autonomous_gain = autonomous.gain
-            self.radius = clusters.radius
-            self.threshold = clusters.threshold
-            # A clock is a part of how states look.
-            by_looks = autonomous.codes is None
-            ids = self._assign(observations, codes, clusters.centers, by_looks)
-            self._show(observations, ids, codes)
-        except BaseException:
-            # If learning is interrupted, nothing has changed.
-            for name, value in before.items():
-                setattr(self, name, value)
-            self._rng.bit_generator.state = rng_before
-            raise
-        self.n_learned += 1
-        self.n_added = int(np.count_nonzero(ids != UNKNOWN))
-        self.n_recurred = self.n_added - len(self)
-        self.seconds = time.perf_counter() - begin
-        return ids
+        return encoder, codes, clusters
 
-    def _assign(
-        self,
-        observations: NDArray[Any],
-        codes: NDArray[np.float32],
-        centers: NDArray[np.float32],
-        by_looks: bool,
-    ) -> NDArray[np.int64]:
-        """Return the states of all observations, which are these clusters and what else is seen."""
-        assert self.encoder is not None
-        n_clusters = len(centers)
-        self._centers = centers
+    def _use_codes(
+        self, encoder: ContrastiveEncoder, codes: NDArray[np.float32], clusters: Clusters
+    ) -> tuple[NDArray[np.int64], NDArray[np.floating[Any]]]:
+        """Return the states of all observations by codes, and how far each is from its center."""
+        self.encoder = encoder
+        self.looks = None
+        self.radius = clusters.radius
+        self.threshold = clusters.threshold
+        n_clusters = len(clusters.centers)
+        self._centers = clusters.centers
         self._n_states = n_clusters
-        self._roots = np.arange(n_clusters)
-        self._looks = Looks(len(self.encoder.mean))
-        ids, distances = nearest(codes, centers)
+        ids, distances = nearest(codes, clusters.centers)
         is_far = distances > self.radius
-        if by_looks:
-            ids[is_far] = UNKNOWN
-            self._show(observations, ids, codes)
-            n_kept = np.minimum(self._n_seen[:n_clusters], self.examples_per_state)
-            examples = self._examples[:n_clusters]
-            self._looks.fit(examples, n_kept, self.encoder.flat)
-            self._split(list(self._looks.groups(examples, n_kept, self.encoder.flat)))
-        n_split = self._n_states
         # The first observations of episodes may be in no cluster, because no action led to them.
-        for place in np.flatnonzero(is_far).tolist():
-            row = self.encoder.flat(observations[place : place + 1])[0]
-            ids[place] = self._found(codes[place], row)
-        if self._n_states > n_split:
-            others, other_distances = nearest(codes, self.centers[n_split:])
+        ids[is_far] = [self._found(code) for code in codes[is_far]]
+        if self._n_states > n_clusters:
+            others, other_distances = nearest(codes, self.centers[n_clusters:])
             is_nearer = other_distances < distances
-            ids[is_nearer] = n_split + others[is_nearer]
-        self._tell_by_looks(ids, codes, observations, n_split)
-        n_once = self._looks.n_seen_once(n_split)
-        if n_once > max(_MOST_SEEN_ONCE * len(observations), 1):
-            return self._assign(observations, codes, centers, by_looks=False)
-        return self._without_unseen(ids)
+            ids[is_nearer] = n_clusters + others[is_nearer]
+        return ids, np.linalg.norm(codes - self._centers[ids], axis=1)
 
-    def _without_unseen(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Drop states that no observation is of, and return the ids of all observations."""
-        assert self._looks is not None
-        is_known = ids != UNKNOWN
-        is_seen = np.bincount(ids[is_known], minlength=self._n_states) > 0
-        seen = np.flatnonzero(is_seen)
-        # The first state of those with codes alike is their root.
-        _, first, place = np.unique(self._roots[seen], return_index=True, return_inverse=True)
-        self._roots = first[place]
-        self._centers = self._centers[seen]
-        self._n_states = len(seen)
-        self._looks.keep(seen)
-        return np.where(is_known, (np.cumsum(is_seen) - 1)[ids], UNKNOWN)
+    def _use_looks(self, found: FoundLooks) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the states of all observations by looks, and how far each is from its center."""
+        self.encoder = None
+        self.looks = found.looks
+        self.radius = 0.0
+        self.threshold = 0.0
+        self._centers = np.zeros((0, self.n_features), np.float32)
+        self._n_states = 0
+        return found.ids, found.distances
 
     def _show(
-        self, observations: NDArray[Any], ids: NDArray[np.int64], codes: NDArray[np.float32]
+        self,
+        observations: NDArray[Any],
+        ids: NDArray[np.int64],
+        offsets: NDArray[np.floating[Any]],
     ) -> None:
         """Keep examples of all states, first the one nearest to its center, then random ones."""
         self._make_room_for_examples()
         known = np.flatnonzero(ids != UNKNOWN)
-        offsets = np.linalg.norm(codes[known] - self._centers[ids[known]], axis=1)
-        by_distance = np.lexsort((offsets, ids[known]))
+        by_distance = np.lexsort((offsets[known], ids[known]))
         first = known[by_distance[_begins(ids[known][by_distance])]]
         is_first = np.zeros(len(ids), np.bool_)
         is_first[first] = True
@@ -494,12 +401,11 @@ class LearnedStates(ExampleStates):
             state["learned_centers"] = self.centers.copy()
             state["learned_radius"] = self.radius
             state["learned_threshold"] = self.threshold
-            state["learned_roots"] = self._roots[: len(self)].copy()
-            assert self._looks is not None
-            for name, value in self._looks.get_state().items():
-                state[_LOOK + name] = value
             for name, weight in self.encoder.state_dict().items():
                 state[_WEIGHT + name] = weight.cpu().numpy().copy()
+        if self.looks is not None:
+            for name, value in self.looks.get_state().items():
+                state[_LOOK + name] = value
         return state
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
@@ -521,38 +427,26 @@ class LearnedStates(ExampleStates):
         """Replace all that is known. Before anything changes, all that is needed is read."""
         observations = state["observations"]
         capacity = int(state["capacity"])
-        centers = state.get("learned_centers")
-        n_states = len(observations) if centers is None else len(centers)
+        n_states = len(observations)
+        encoder = None
+        looks = None
+        radius = 0.0
+        threshold = 0.0
+        centers: NDArray[np.float32] = np.zeros((0, self.n_features), np.float32)
+        if "learned_centers" in state:
+            encoder = self._encoder_of(state)
+            centers = np.asarray(state["learned_centers"], np.float32).copy()
+            n_states = len(centers)
+            radius = float(state["learned_radius"])
+            threshold = float(state["learned_threshold"])
+        elif _LOOK + "means" in state:
+            looks = self._looks_of(state)
+            n_states = len(looks)
         if n_states != len(observations) or n_states > capacity:
             raise ValueError(
                 f"the file has {len(observations)} states and {n_states} clusters, of at most "
                 f"{capacity}"
             )
-        encoder = None
-        looks = None
-        radius = 0.0
-        threshold = 0.0
-        if centers is not None:
-            if "learned_roots" not in state:
-                raise ValueError("the file has states that an earlier version learned")
-            encoder = self._encoder_of(state)
-            looks = Looks.of_state(
-                {
-                    name.removeprefix(_LOOK): value
-                    for name, value in state.items()
-                    if name.startswith(_LOOK)
-                }
-            )
-            roots = np.asarray(state["learned_roots"], np.int64).copy()
-            are_as_many = len(roots) == n_states == (len(looks) if looks.can_tell else n_states)
-            are_roots = are_as_many and bool(((roots >= 0) & (roots <= np.arange(n_states))).all())
-            if not are_roots or looks.n_inputs != len(encoder.mean):
-                raise ValueError(
-                    f"the file has {n_states} states, roots of {len(roots)} states and looks of "
-                    f"{len(looks)} states with {looks.n_inputs} inputs, which do not fit each other"
-                )
-            radius = float(state["learned_radius"])
-            threshold = float(state["learned_threshold"])
         examples = state["examples"][:, : self.examples_per_state]
         # If fewer were kept than these states keep, no more can be drawn from.
         kept_fewer = examples.shape[1] < self.examples_per_state
@@ -562,13 +456,11 @@ class LearnedStates(ExampleStates):
         autonomous_gain = float(state["learned_autonomous_gain"])
         self._make_room(capacity)
         self.encoder = encoder
-        if encoder is None:
+        self.looks = looks
+        self._centers = centers
+        self._n_states = len(centers)
+        if not self.is_known:
             self._provisional.add(observations)
-        else:
-            self._centers = np.asarray(centers, np.float32).copy()
-            self._n_states = len(observations)
-            self._roots = roots
-            self._looks = looks
         self.radius = radius
         self.threshold = threshold
         self._examples[: len(examples), : examples.shape[1]] = examples
@@ -597,6 +489,22 @@ class LearnedStates(ExampleStates):
             ) from error
         return encoder
 
+    def _looks_of(self, state: Mapping[str, Any]) -> Looks:
+        """Return the looks of a saved state. A ValueError if they do not fit these states."""
+        looks = Looks.of_state(
+            {
+                name.removeprefix(_LOOK): value
+                for name, value in state.items()
+                if name.startswith(_LOOK)
+            }
+        )
+        if looks.n_inputs != len(self._inputs):
+            raise ValueError(
+                f"the file has looks of {looks.n_inputs} inputs, these states have "
+                f"{len(self._inputs)}"
+            )
+        return looks
+
     def __getstate__(self) -> dict[str, Any]:
         names = ("observation_space", "examples_per_state", *_ARGUMENTS)
         return {**{name: getattr(self, name) for name in names}, **self.get_checkpoint_state()}
@@ -604,6 +512,7 @@ class LearnedStates(ExampleStates):
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name in ("observation_space", "examples_per_state", *_ARGUMENTS):
             setattr(self, name, state[name])
+        self._inputs = Inputs(self.observation_space)
         self.seconds = 0.0
         self._rng = np.random.default_rng(0)
         self.set_checkpoint_state(state)
@@ -614,10 +523,9 @@ _LEARNED = (
     "autonomous_gain",
     "radius",
     "threshold",
+    "looks",
     "_centers",
     "_n_states",
-    "_roots",
-    "_looks",
     "_examples",
     "_n_seen",
 )

@@ -362,8 +362,8 @@ def test_states_that_look_alike_are_one_and_the_log_shows_it(trained, capsys):
     model = model_of(Alike(), verbose=1).learn(2_000)
     # Four cells and two ends are seen. Nothing tells in which corridor a cell is.
     assert 6 <= len(model.world.identity) <= 9
-    certain = learning.predictability(trained.world)
-    unsure = learning.predictability(model.world)
+    certain = learning.predictability_of(trained.world)
+    unsure = learning.predictability_of(model.world)
     assert unsure < 0.95 < certain
     said = re.findall(r"lead to one state with probability ([.\d]+)", capsys.readouterr().out)
     assert len(said) == model.world.identity.n_learned
@@ -382,4 +382,4 @@ def test_predictability_of_counts():
         np.zeros(6, np.bool_),
     )
     # Of three pairs of the first, one leads to one state. Three transitions count against two.
-    assert learning.predictability(world) == pytest.approx((3 * (1 / 3) + 2) / 5)
+    assert learning.predictability_of(world) == pytest.approx((3 * (1 / 3) + 2) / 5)
