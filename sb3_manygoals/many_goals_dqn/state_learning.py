@@ -164,10 +164,11 @@ class StateLearningMixin(ModelPart):
         if model.targets.uses_replay_buffer:
             model.replay_buffer.move_to(model.goal_buffer, None)
         self._begin_anew_with_states()
+        way = "codes" if states.looks is None else "looks"
         model.logger.info(
             f"{len(states):,} states were learned from {len(steps.actions):,} transitions in "
-            f"{states.seconds:.0f} s. Two equal actions in one state lead to one state with "
-            f"probability {predictability_of(model.world):.2f}"
+            f"{states.seconds:.0f} s, by {way}. Two equal actions in one state lead to one state "
+            f"with probability {predictability_of(model.world):.2f}"
         )
         if states.autonomous_gain > 0.0:
             model.logger.info(

@@ -250,7 +250,7 @@ def test_states_are_learned_by_default_where_observations_do_not_recur(monkeypat
     assert isinstance(model.targets, PlannedTargets)
     said = capsys.readouterr().out
     assert re.search(r"\d% of the observations were met before: which of them are one state", said)
-    assert re.search(r"states were learned from [\d,]+ transitions in \d+ s", said)
+    assert re.search(r"states were learned from [\d,]+ transitions in \d+ s, by codes", said)
     assert share_of_right_moves(model, planned=True) >= 0.9
 
 
