@@ -32,7 +32,15 @@ class Spotted(Corridor):
     def observation_of(self, cell):
         """Return the cell one-hot, with noise."""
         noise = self.np_random.uniform(-0.2, 0.2, self.observation_space.shape)
-        return (np.eye(*self.observation_space.shape)[cell] + noise).astype(np.float32)
+        return (np.eye(len(noise))[cell] + noise).astype(np.float32)
+
+
+class Wide(Spotted):
+    """The same with 30 further numbers that show nothing but noise."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(-1.0, 2.0, (36,), np.float32)
 
 
 def spotted_cell(observation):
@@ -101,9 +109,9 @@ def cells_of(model):
     return np.array([spotted_cell(seen) for seen in model.world.identity.observations])
 
 
-def share_of_right_moves(model, planned, seed=0):
+def share_of_right_moves(model, planned, seed=0, world=Spotted):
     """Return in which share of all ways the model makes a step towards the goal."""
-    env = Spotted()
+    env = world()
     env.reset(seed=seed)
     rights = []
     for cell, goal_cell in np.ndindex(6, 6):
@@ -234,10 +242,24 @@ def test_policies_that_plan_keep_states_of_their_own(trained, tmp_path):
     assert int(trained.task_policy(reward).predict(env.observation_of(3))[0]) == LEFT
 
 
-def test_checkpoints_go_on_exactly(tmp_path):
+def test_states_are_told_apart_by_looks_where_numbers_have_noise_of_their_own(tmp_path):
+    model = model_of(Wide()).learn(400)
+    states = model.world.identity
+    assert states.looks is not None
+    assert states.n_learned == 3
+    np.testing.assert_array_equal(np.sort(cells_of(model)), np.arange(6))
+    assert share_of_right_moves(model, planned=True, world=Wide) == 1.0
+    model.save_all(tmp_path)
+    loaded = ManyGoalsDQN.load_all(tmp_path, Wide())
+    np.testing.assert_array_equal(loaded.world.identity.centers, states.centers)
+    assert share_of_right_moves(loaded, planned=True, world=Wide) == 1.0
+
+
+@pytest.mark.parametrize("world", [Spotted, Wide])
+def test_checkpoints_go_on_exactly(world, tmp_path):
     def make():
         quick = {**QUICK, "n_updates": 20, "n_features": 4}
-        return model_of(state_kwargs=quick, learning_starts=40, updates_per_step=0.2), {}
+        return model_of(world(), state_kwargs=quick, learning_starts=40, updates_per_step=0.2), {}
 
     # States are learned at 40, 60 and 120 steps.
     assert_the_end_is_the_same(make, tmp_path, stops=(55, 150))
