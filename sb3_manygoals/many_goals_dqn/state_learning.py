@@ -13,15 +13,13 @@ from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, RecordedSteps
 from sb3_manygoals.memory_limits import share_of_memory
 from sb3_manygoals.world import LearnedStates, Outcomes, WorldModel
+from sb3_manygoals.world.find_looks import MOST_STATES
 from sb3_manygoals.world.predictability import LEAST_GAIN, gain_over_chance, predictability
 
 # States are learned at these shares of training, the first time not before learning starts.
 _LEARN_AT = (0.125, 0.25, 0.5)
 # They are learned again only if there are so many times as many transitions.
 _GROWTH = 1.5
-# Learned states are given up if there are more states than this share of transitions, or if two
-# transitions from one state by one action lead to one state hardly more often than any two do.
-_MOST_STATES = 0.5
 # Transitions are copied to learn from them. Their observations are there so many times for a
 # moment, and may take this share of the memory that is available.
 _COPIES = 3
@@ -186,7 +184,7 @@ class StateLearningMixin(ModelPart):
         world = self._model.world
         assert world is not None
         n_counted = max(world.n_counted, 1)
-        few = len(world.identity) <= _MOST_STATES * n_counted
+        few = len(world.identity) <= MOST_STATES * n_counted
         arrivals = world.arrivals[: len(world.identity)]
         return few and gain_over_chance(predictability_of(world), arrivals) >= LEAST_GAIN
 

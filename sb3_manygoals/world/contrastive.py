@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import nn
 
-from sb3_manygoals.world.inputs import Inputs
+from sb3_manygoals.world.inputs import Inputs, places_of_units
 
 # The first updates have a smaller step size.
 _WARM_UP = 100
@@ -91,10 +91,11 @@ class ContrastiveEncoder(nn.Module):
         deviations = rows.std(axis=0)
         # Floats may have different units, so only numbers that do not vary are left as they are.
         least = 1e-6 * np.maximum(np.abs(rows).max(axis=0), 1e-6)
-        # Integers, such as pixels, have one unit. Those that hardly ever vary must not become
-        # hundreds of times too large.
-        varying = deviations[self._inputs.is_integer & (deviations > 0.0)]
-        least[self._inputs.is_integer] = np.median(varying) / 2 if len(varying) else 1.0
+        # Integers of one part, such as pixels, have one unit. Those that hardly ever vary must not
+        # become hundreds of times too large.
+        for places in places_of_units(self._inputs.units):
+            varying = deviations[places][deviations[places] > 0.0]
+            least[places] = np.median(varying) / 2 if len(varying) else 1.0
         self.mean.copy_(th.from_numpy(rows.mean(axis=0)))
         self.scale.copy_(th.from_numpy(1.0 / np.maximum(deviations, least).astype(np.float32)))
 

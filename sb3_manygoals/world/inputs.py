@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from sb3_manygoals.packing import PackedSpace
 
+NO_UNIT = -1
+"""The unit of numbers that have none in common with others."""
+
 
 class Inputs:
     """
@@ -23,15 +26,19 @@ class Inputs:
         parts = [observation_space]
         if isinstance(observation_space, PackedSpace):
             parts = list(observation_space.parts.values())
-        kinds = [
-            np.full(int(np.prod(part.shape or ())), np.issubdtype(part.dtype, np.integer))
-            for part in parts
+        sizes = [int(np.prod(part.shape or ())) for part in parts]
+        units = [
+            place if np.issubdtype(part.dtype, np.integer) else NO_UNIT
+            for place, part in enumerate(parts)
         ]
-        self.is_integer: NDArray[np.bool_] = np.concatenate(kinds)
-        """Which numbers are integers, shape ``(n_inputs,)``."""
+        self.units: NDArray[np.int64] = np.repeat(np.array(units, np.int64), sizes)
+        """
+        The unit of each number, shape ``(n_inputs,)``. Integers of one part of an observation, such
+        as the pixels of a picture, have one unit. Floats may all have different ones: ``NO_UNIT``.
+        """
 
     def __len__(self) -> int:
-        return len(self.is_integer)
+        return len(self.units)
 
     def flat(self, observations: NDArray[Any]) -> NDArray[np.float32]:
         """
@@ -44,4 +51,14 @@ class Inputs:
             parts = self._space.unpack(observations)
             rows = [part.reshape(len(part), -1).astype(np.float32) for part in parts.values()]
             return np.concatenate(rows, axis=1)
-        return observations.reshape(len(observations), -1).astype(np.float32)
+        return observations.reshape(len(observations), len(self)).astype(np.float32)
+
+
+def places_of_units(units: NDArray[np.integer[Any]]) -> list[NDArray[np.int64]]:
+    """
+    Return the places of the numbers of each unit.
+
+    :param units: the unit of each number, shape ``(n_inputs,)``
+    :return: for each unit but ``NO_UNIT``, the places of its numbers
+    """
+    return [np.flatnonzero(units == unit) for unit in np.unique(units[units != NO_UNIT])]

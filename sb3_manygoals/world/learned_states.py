@@ -17,8 +17,9 @@ from sb3_manygoals.world.autonomous import Autonomous, draw_alike, find_autonomo
 from sb3_manygoals.world.clusters import Clusters, find_clusters, nearest, some_transitions
 from sb3_manygoals.world.contrastive import ContrastiveEncoder, train_encoder
 from sb3_manygoals.world.examples import EXAMPLES_PER_STATE, ExampleStates
+from sb3_manygoals.world.find_looks import FoundLooks, find_looks
 from sb3_manygoals.world.inputs import Inputs
-from sb3_manygoals.world.looks import FoundLooks, Looks, find_looks
+from sb3_manygoals.world.looks import Looks
 from sb3_manygoals.world.predictability import LEAST_GAIN, gain_of_states
 from sb3_manygoals.world.states import UNKNOWN, ExactStates
 
@@ -30,8 +31,6 @@ _MOST_UPDATES = 8_000
 _PROVISIONAL_STATES = 1_000
 _WEIGHT = "learned_weight_"
 _LOOK = "learned_look_"
-# Looks do not tell what is one state if there are more states than this share of all observations.
-_MOST_STATES = 0.5
 
 
 class LearnedStates(ExampleStates):
@@ -241,12 +240,10 @@ class LearnedStates(ExampleStates):
         if autonomous.codes is None:
             steps = (places, next_places)
             looks = find_looks(observations, steps, self._inputs, self.capacity, rng, self.looks)
-        # Things that come and go by chance, such as rain, are no noise, but tell nothing.
-        if looks is not None and (
-            len(looks.looks) > _MOST_STATES * len(observations)
-            or gain_of_states(looks.ids[places], actions, looks.ids[next_places]) < LEAST_GAIN
-        ):
-            looks = None
+        if looks is not None:
+            # Things that come and go by chance, such as rain, are no noise, but tell nothing.
+            gain = gain_of_states(looks.ids[places], actions, looks.ids[next_places])
+            looks = looks if gain >= LEAST_GAIN else None
         codes = None
         if looks is None:
             codes = self._find_codes(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cut_tree, linkage
 from scipy.spatial.distance import pdist
 from scipy.stats import chi2
+
+from sb3_manygoals.world.inputs import places_of_units
 
 INPUTS_TO_COMPARE = (2, 8)
 """
@@ -43,14 +45,21 @@ _IMPURE = 1.5
 # by so many variances. Groups into which noise alone is cut differ by about three at most.
 _LEAST_DIFFERENCE = 9.0
 _FEWEST_OF_GROUP = 2
+# Of each state, so many observations tell how much inputs vary in all.
+_FEW = 8
 # An input varies less than it is taken to do in this share of the states.
 _SHARE_VARYING_LESS = 0.75
-# Integers, such as pixels, have one unit. The noise of pixels that are nearly black or white is cut
-# off, so they vary less than when they show something else. Therefore each is taken to vary at
-# least as much as this share of all of them do.
+# Pixels have one unit. The noise of those that are nearly black or white is cut off, so they vary
+# less than when they show something else. Therefore each is taken to vary at least as much as this
+# share of all of them do.
 _SHARE_OF_PIXELS = 0.9
-# An input that does not vary within states is known no better than to this share of its variance.
+# An input that hardly varies within states, in relation to its variance in all, is taken to vary by
+# this share of it. The most extreme numbers do not count in that. Numbers that are larger in units
+# of noise than this allows could not be compared in single precision.
+_NO_VARIANCE = 1e-8
 _LEAST_VARIANCE = 1e-3
+_SHARES_OF_RANGE = (0.05, 0.95)
+_RANGE_OF_NORMAL = 3.29
 _TINY = 1e-12
 
 
@@ -84,7 +93,7 @@ def means_of_most(squares: NDArray[np.floating]) -> NDArray[np.float64]:
 def noise_of_steps(
     rows: NDArray[np.float32],
     next_rows: NDArray[np.float32],
-    is_integer: NDArray[np.bool_],
+    units: NDArray[np.integer[Any]],
     rng: np.random.Generator,
 ) -> Noise | None:
     """
@@ -92,7 +101,7 @@ def noise_of_steps(
 
     :param rows: numbers of n observations, shape ``(n, n_inputs)``
     :param next_rows: numbers of the observations that followed, shape ``(n, n_inputs)``
-    :param is_integer: which inputs are integers, shape ``(n_inputs,)``
+    :param units: the unit of each input, shape ``(n_inputs,)``. ``NO_UNIT`` for its own
     :param rng: random generator
     :return: the noise. None if the noise of inputs is not independent, or that cannot be tested
     """
@@ -103,7 +112,7 @@ def noise_of_steps(
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.square(next_rows - rows) / 2.0
         variances = np.quantile(squares, _SHARE_UNCHANGED, axis=0) / _QUANTILE_OF_NORMAL
-        variances = _at_least(variances, rows.var(axis=0), is_integer)
+        variances = _at_least(variances, rows, units)
         squares /= variances
     if not np.isfinite(squares).all():
         return None
@@ -123,19 +132,18 @@ def _are_independent(squares: NDArray[np.float32], rng: np.random.Generator) -> 
     return bool(cut.mean(axis=1).std() <= _MOST_DEPENDENT * max(alone, _TINY))
 
 
-def noise_of_states(groups: list[NDArray[np.float32]], is_integer: NDArray[np.bool_]) -> Noise:
+def noise_of_states(groups: list[NDArray[np.float32]], units: NDArray[np.integer[Any]]) -> Noise:
     """
     Measure noise within states.
 
     :param groups: numbers of k observations of each state, shape ``(k, n_inputs)``, at least two
-    :param is_integer: which inputs are integers, shape ``(n_inputs,)``
+    :param units: the unit of each input, shape ``(n_inputs,)``. ``NO_UNIT`` for its own
     :return: the noise
     """
     within = np.stack([rows.var(axis=0, ddof=1) for rows in groups])
     # This does not heed the few states in which an input varies because they are impure.
     variances = np.quantile(within, _SHARE_VARYING_LESS, axis=0)
-    total = np.stack([rows.mean(axis=0) for rows in groups]).var(axis=0) + variances
-    variances = _at_least(variances, total, is_integer)
+    variances = _at_least(variances, np.concatenate([rows[:_FEW] for rows in groups]), units)
     spreads = means_of_most(within / variances)
     pure = np.quantile(spreads, _SHARE_PURE, axis=0)
     differences = np.concatenate(
@@ -150,16 +158,29 @@ def noise_of_states(groups: list[NDArray[np.float32]], is_integer: NDArray[np.bo
 
 
 def _at_least(
-    variances: NDArray[np.floating], total: NDArray[np.floating], is_integer: NDArray[np.bool_]
+    variances: NDArray[np.floating], seen: NDArray[np.float32], units: NDArray[np.integer[Any]]
 ) -> NDArray[np.float32]:
-    """Return variances that are not too small. All numbers that were seen vary by the total."""
-    least = np.maximum(_LEAST_VARIANCE * total, _TINY)
-    if is_integer.any():
-        of_pixels = np.quantile(variances[is_integer], _SHARE_OF_PIXELS)
-        in_all = _LEAST_VARIANCE * total[is_integer].mean()
-        least[is_integer] = np.maximum(least[is_integer], max(of_pixels, in_all))
-    result: NDArray[np.float32] = np.maximum(variances, least).astype(np.float32)
-    return result
+    """
+    Return variances that are not too small.
+
+    :param variances: as they were measured, shape (n_inputs,)
+    :param seen: what was seen, shape (n, n_inputs)
+    """
+    low, high = np.quantile(seen, _SHARES_OF_RANGE, axis=0)
+    total = np.square((high - low) / _RANGE_OF_NORMAL)
+    total = np.where(total > 0.0, total, seen.var(axis=0))
+    result = np.where(variances <= _NO_VARIANCE * total, _LEAST_VARIANCE * total, variances)
+    for places in places_of_units(units):
+        least = max(
+            float(np.quantile(variances[places], _SHARE_OF_PIXELS)),
+            _LEAST_VARIANCE * float(total[places].mean()),
+        )
+        result[places] = np.maximum(result[places], least)
+    # What never varied is taken to vary as others do.
+    varies = result > _TINY
+    if not varies.all():
+        result[~varies] = np.median(result[varies]) if varies.any() else 1.0
+    return result.astype(np.float32)
 
 
 def differences_from_mean(

@@ -49,7 +49,8 @@ def gain_of_states(
     Return how much more often two transitions from one state by one action lead to one state than
     any two transitions do.
 
-    :param ids: the states in which actions were taken, shape ``(n,)``. ``UNKNOWN`` is left out
+    :param ids: the states in which actions were taken, shape ``(n,)``. Of a state that is
+        ``UNKNOWN`` nothing can be predicted, nor can it be predicted itself
     :param actions: the actions, shape ``(n,)``
     :param next_ids: the states that they led to, shape ``(n,)``
     :return: at most 1
@@ -61,4 +62,4 @@ def gain_of_states(
     rows = np.stack([ids[known] * n_actions + actions[known], next_ids[known]])
     (pairs, _), counts = np.unique(rows, axis=1, return_counts=True)
     arrivals = np.bincount(next_ids[known]).astype(np.float64)
-    return gain_over_chance(predictability(pairs, counts), arrivals)
+    return gain_over_chance(predictability(pairs, counts), arrivals) * float(known.mean())

@@ -7,10 +7,12 @@ import pytest
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_manygoals.packing import PackedSpace
 from sb3_manygoals.world import UNKNOWN, LearnedStates
 from sb3_manygoals.world import learned_states as learning
+from sb3_manygoals.world.find_looks import find_looks
 from sb3_manygoals.world.inputs import Inputs
-from sb3_manygoals.world.looks import Looks, find_looks
+from sb3_manygoals.world.looks import Looks
 from sb3_manygoals.world.noise import Noise
 
 _INPUTS = 40
@@ -39,7 +41,7 @@ def test_that_a_new_state_inherits_what_it_shares_with_the_nearest_one() -> None
     new[10] = 3.0
     assert looks.add(new[None])[0] == 2
     means = looks.means[2]
-    # In 1 of 9 parts, the new observation counts.
+    # The new observation counts as one of many.
     assert abs(means[10]) < 1.0
     np.testing.assert_allclose(means[:3], [0.0, 0.0, 50.0], atol=2.0)
 
@@ -106,6 +108,16 @@ def test_that_what_is_known_can_be_kept() -> None:
     state = looks.get_state()
     with pytest.raises(ValueError, match="must have as many variances, means and counts"):
         Looks.of_state({**state, "counts": state["counts"][1:]})
+    with pytest.raises(ValueError, match="looks of at most 3 states"):
+        Looks.of_state({**state, "capacity": 3})
+    for name, wrong in (("variances", 0.0), ("limits", np.nan), ("means", np.inf), ("n_seen", -1)):
+        with pytest.raises(ValueError, match="finite means, two limits"):
+            Looks.of_state({**state, name: np.full_like(state[name], wrong)})
+    # Loaded looks share no memory with the file.
+    again = Looks.of_state(state)
+    state["variances"][:] = 7.0
+    np.testing.assert_array_equal(again.noise.variances, looks.noise.variances)
+    again = Looks.of_state(looks.get_state())
     looks.keep(np.array([4, 2]))
     np.testing.assert_array_equal(looks.means, again.means[[4, 2]])
 
@@ -235,15 +247,72 @@ def test_that_learning_again_keeps_what_was_found(corridor: LearnedStates) -> No
     assert len(set(zip(cells.tolist(), ids.tolist(), strict=True))) == 6
 
 
+def test_that_all_may_look_new_to_a_full_table() -> None:
+    rng = np.random.default_rng(0)
+    cells, actions = walk(rng, 1_000)
+    seen = Corridor.look(cells, False, rng)
+    states = learned(seen, actions, capacity=6)
+    seen[:, 3:] += 75
+    n = len(actions)
+    ids = states.learn(seen, np.arange(n), actions, np.arange(1, n + 1), 2)
+    assert len(states) == 6
+    assert len(set(zip(cells.tolist(), ids.tolist(), strict=True))) == 6
+
+
+def test_that_new_noise_is_measured_anew() -> None:
+    rng = np.random.default_rng(0)
+    cells, actions = walk(rng)
+    states = learned(Corridor.look(cells, False, rng), actions)
+    n = len(actions)
+    loud = Corridor.look(cells, False, rng).astype(np.int64)
+    loud += rng.integers(-20, 21, loud.shape)
+    loud = np.clip(loud, 0, 255).astype(np.uint8)
+    ids = states.learn(loud, np.arange(n), actions, np.arange(1, n + 1), 2)
+    assert states.looks is not None
+    assert len(states) <= 8
+    counts = np.zeros((len(states), 6))
+    np.add.at(counts, (ids, cells), 1)
+    assert counts.max(axis=0).sum() / len(cells) > 0.98
+
+
+def test_that_large_constants_do_no_harm() -> None:
+    rng = np.random.default_rng(0)
+    cells, actions = walk(rng, 2_000)
+    seen = np.full((len(cells), 40), 1_000.0, np.float32)
+    seen[:, :36] = rng.uniform(-0.1, 0.1, (len(cells), 36))
+    seen[np.arange(len(cells)), cells] += 1.0
+    n = len(actions)
+    inputs = Inputs(spaces.Box(-np.inf, np.inf, (40,), np.float32))
+    found = find_looks(seen, (np.arange(n), np.arange(1, n + 1)), inputs, 100, rng)
+    assert found is not None
+    assert len(set(zip(cells.tolist(), found.ids.tolist(), strict=True))) == 6
+    np.testing.assert_array_equal(found.looks.ids(seen), found.ids)
+
+
+def test_that_a_switch_beside_a_picture_counts() -> None:
+    space = PackedSpace(spaces.Dict({"picture": Corridor.space, "switch": spaces.MultiBinary(1)}))
+    rng = np.random.default_rng(0)
+    cells, actions = walk(rng)
+    switch = (np.arange(len(cells)) // 50 % 2).astype(np.int8)[:, None]
+    seen = space.pack({"picture": Corridor.look(cells, False, rng), "switch": switch})
+    states = LearnedStates(space, 100)
+    n = len(actions)
+    ids = states.learn(seen, np.arange(n), actions, np.arange(1, n + 1), 2)
+    assert states.looks is not None
+    truth = 2 * cells + switch[:, 0]
+    assert len(set(zip(truth.tolist(), ids.tolist(), strict=True))) == len(states) == 12
+
+
 @pytest.mark.parametrize("share", [0.5, 1.0])
-def test_that_codes_are_used_where_looks_hardly_recur(share: float) -> None:
+@pytest.mark.parametrize("capacity", [50, 2_000])
+def test_that_codes_are_used_where_looks_hardly_recur(share: float, capacity: int) -> None:
     rng = np.random.default_rng(0)
     cells, actions = walk(rng, 1_000)
     seen = Corridor.look(cells, False, rng)
     # In such a share of the pictures three of the last 24 pixels are lit, others each time.
     for row in np.flatnonzero(rng.random(len(seen)) < share):
         seen[row].reshape(-1)[12 + rng.choice(24, 3, replace=False)] = 250
-    states = learned(seen, actions, capacity=2_000)
+    states = learned(seen, actions, capacity)
     assert states.looks is None
     assert states.encoder is not None
 
@@ -256,10 +325,15 @@ def test_that_codes_are_used_where_pictures_are_brighter_from_time_to_time() -> 
 
 
 def test_that_larger_pictures_have_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sb3_manygoals.world.looks._MOST_INPUTS", 35)
     rng = np.random.default_rng(0)
     cells, actions = walk(rng, 500)
-    assert learned(Corridor.look(cells, False, rng), actions).looks is None
+    seen = Corridor.look(cells, False, rng)
+    with monkeypatch.context() as patched:
+        patched.setattr("sb3_manygoals.world.find_looks._MOST_INPUTS", 35)
+        assert learned(seen, actions).looks is None
+    # Six states of 36 numbers would be too much.
+    monkeypatch.setattr("sb3_manygoals.world.find_looks._MOST_NUMBERS", 200)
+    assert learned(seen, actions).looks is None
 
 
 def test_that_nothing_has_changed_if_learning_is_interrupted(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from sb3_manygoals.world.inputs import NO_UNIT
 from sb3_manygoals.world.noise import (
     Noise,
     means_of_most,
@@ -17,7 +18,8 @@ from sb3_manygoals.world.noise import (
 _STATES = 40
 _INPUTS = 60
 _KEPT = 32
-_FLOATS = np.zeros(_INPUTS, np.bool_)
+_FLOATS = np.full(_INPUTS, NO_UNIT)
+_PIXELS = np.zeros(_INPUTS, np.int64)
 
 
 def clean(states: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -100,10 +102,45 @@ def test_that_pixels_vary_at_least_as_much_as_most_of_them() -> None:
     groups = [np.rint(rows * 100.0) for rows in examples(rng)]
     for rows in groups:
         rows[:, :50] = 0.0
-    noise = noise_of_states(groups, ~_FLOATS)
+    noise = noise_of_states(groups, _PIXELS)
     np.testing.assert_allclose(noise.variances[:50], noise.variances[-10:].mean(), rtol=0.3)
-    # Floats may have different units.
-    assert (noise_of_states(groups, _FLOATS).variances[:50] < 1e-9).all()
+    # Floats may have different units. A few of them that vary less are left as they are.
+    groups = examples(rng)
+    for rows in groups:
+        rows[:, -3:] /= 1_000.0
+    noise = noise_of_states(groups, _FLOATS)
+    np.testing.assert_allclose(noise.variances[-3:], 1e-8 / 3, rtol=0.5)
+
+
+def test_that_units_of_one_part_are_not_those_of_another() -> None:
+    rng = np.random.default_rng(0)
+    groups = examples(rng)
+    units = _PIXELS.copy()
+    units[-2:] = 1
+    for rows in groups:
+        rows[:, :-2] *= 1_000.0
+    noise = noise_of_states(groups, units)
+    np.testing.assert_allclose(noise.variances[-2:], 0.1**2 / 3, rtol=0.5)
+
+
+def test_that_a_wide_range_hides_no_noise() -> None:
+    rng = np.random.default_rng(0)
+    groups = examples(rng)
+    for state, rows in enumerate(groups):
+        rows[:, 59] += 10.0 * state
+    # A few of these show that nothing is there.
+    groups[7][:, 59] = 1e6
+    noise = noise_of_states(groups, _FLOATS)
+    np.testing.assert_allclose(noise.variances[59], 0.1**2 / 3, rtol=0.5)
+
+
+def test_that_what_never_varied_is_taken_to_vary_as_others_do() -> None:
+    rng = np.random.default_rng(0)
+    groups = examples(rng)
+    for rows in groups:
+        rows[:, 59] = 7.0
+    noise = noise_of_states(groups, _FLOATS)
+    np.testing.assert_allclose(noise.variances[59], 0.1**2 / 3, rtol=0.5)
 
 
 def test_that_two_states_in_one_group_are_told_apart() -> None:
