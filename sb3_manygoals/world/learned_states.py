@@ -40,7 +40,7 @@ class LearnedStates(ExampleStates):
 
     **By looks**, if the noise of each number is independent of the others, which is measured. An
     observation is of the state whose mean observation is nearest. If it differs by more than noise
-    does, it is a new state, see :func:`~sb3_manygoals.world.looks.find_looks`.
+    does, it is a new state, see :func:`~sb3_manygoals.world.find_looks.find_looks`.
 
     **By codes** otherwise, and if something goes on by itself. An encoder
     (:class:`~sb3_manygoals.world.contrastive.ContrastiveEncoder`) learns to tell what an action
