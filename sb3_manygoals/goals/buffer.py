@@ -23,6 +23,7 @@ from sb3_manygoals.memory_limits import check_memory, share_of_memory
 from sb3_manygoals.validation import check_count
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, LearnedStates, StateKey
 from sb3_manygoals.world.examples import EXAMPLES_PER_STATE
+from sb3_manygoals.world.inputs import Inputs
 
 KINDS_OF_GOALS = ("state_key", "goal", "goal_space", "reached", "goal_list")
 """Arguments of a goal buffer that say what a state is, and what a goal."""
@@ -32,6 +33,8 @@ _DEFAULT_CAPACITY = 100_000
 # The bytes that a state takes besides its observation: its hash and ids, their places in a dict
 # that has just grown, and its counts.
 _INDEX_SIZE = 184
+# Of each number of a learned state, the mean is kept, and of how many observations it is.
+_SIZE_OF_MEAN = 8
 # The nearest goal is searched for only if all goals together have at most so many numbers.
 _MOST_NUMBERS_TO_SEARCH = 2**26
 # The search compares so many numbers at a time.
@@ -248,6 +251,8 @@ class GoalBuffer:
         n_examples = 1 if is_exact else EXAMPLES_PER_STATE
         size_of_observation = math.prod(self.observation_shape) * self.observation_dtype.itemsize
         size = n_examples * size_of_observation + _INDEX_SIZE
+        if self.state_class is not None and issubclass(self.state_class, LearnedStates):
+            size += _SIZE_OF_MEAN * len(Inputs(self.observation_space))
         if not self.goals_are_observations:
             size += math.prod(self.shape) * self.dtype.itemsize + _INDEX_SIZE
         return size

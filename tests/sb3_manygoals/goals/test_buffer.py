@@ -275,8 +275,8 @@ def test_fewer_learned_states_than_exact_ones_fit_into_memory(monkeypatch):
     buffer = GoalBuffer(pictures)
     n_exact = buffer.capacity
     buffer.use_states(LearnedStates)
-    # Of each learned state, 32 observations are kept.
-    assert n_exact / 33 < buffer.capacity < n_exact / 31
+    # Of each learned state, 32 observations are kept, and 8 bytes for each number.
+    assert n_exact / 41 < buffer.capacity < n_exact / 39
     assert buffer.states.capacity == buffer.capacity
     # A capacity that was given stays, or is refused before anything changes.
     fixed = GoalBuffer(pictures, capacity=1_000)
