@@ -1,7 +1,9 @@
 """
 A look at the states that are learned in Freeway, a game of Atari, from 24,000 random steps.
 
-Run it in the root of the repository: ``python docs/results/learned-states/freeway.py``.
+In the root of the repository, with PYTHONPATH=.:
+
+    python docs/results/learned-states/freeway.py
 """
 
 from __future__ import annotations
