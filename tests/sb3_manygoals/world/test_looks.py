@@ -65,6 +65,39 @@ def test_that_the_nearest_state_is_that_of_the_least_sum_of_squares() -> None:
     np.testing.assert_array_equal(looks.ids(rows), squares.argmin(axis=1))
 
 
+def test_that_errors_of_many_inputs_do_not_hide_a_state_of_which_less_is_known() -> None:
+    n_inputs = 400
+    noise = Noise(np.ones(n_inputs, np.float32), np.array([6.0, 5.0]), np.ones(2))
+    truth = np.zeros((2, n_inputs), np.float32)
+    truth[0, 7] = 5.0
+    known = Looks(noise, np.zeros(n_inputs, np.float32), 10).get_state()
+    errors = np.tile([[0.0], [0.3]], n_inputs).astype(np.float32)
+    looks = Looks.of_state(
+        {
+            **known,
+            "means": truth + errors,
+            "counts": np.tile([[64.0], [8.0]], n_inputs),
+            "n_seen": np.array([64.0, 8.0]),
+        }
+    )
+    # The sum of squares is 25 to the first state, and 36 to the second one.
+    np.testing.assert_array_equal(looks.nearest(truth[1:]), [0])
+    np.testing.assert_array_equal(looks.ids(truth), [0, 1])
+
+
+def test_that_what_was_inherited_in_error_is_put_right_soon() -> None:
+    looks = looks_of()
+    rng = np.random.default_rng(0)
+    looks.add(one_hot(np.zeros(100, np.int64), rng))
+    # Input 7 is 6 in the new state, but at first noise makes it look as in the other one.
+    seen = np.zeros((5, _INPUTS), np.float32)
+    seen[:, 3] = 50.0
+    seen[:, 7] = 6.0
+    seen[0, 7] = 3.3
+    np.testing.assert_array_equal([looks.add(row[None])[0] for row in seen], np.ones(5))
+    assert looks.means[1, 7] > 4.0
+
+
 def test_that_what_looks_like_no_state_is_unknown_until_it_is_taken_in() -> None:
     rng = np.random.default_rng(0)
     looks = looks_of()
