@@ -24,6 +24,10 @@ _GROWTH = 1.5
 # moment, and may take this share of the memory that is available.
 _COPIES = 3
 _SHARE_OF_MEMORY = 0.5
+# States by codes do not recur if there are more of them than this share of transitions. Sensors of
+# things that move smoothly have no states. Their codes fall into more and more pieces, a third to
+# half as many as transitions. States of a world are a seventh at most.
+_MOST_STATES_BY_CODES = 0.25
 # In a shorter training, states are learned only if the user says so.
 FEWEST_STEPS = 20_000
 
@@ -183,9 +187,12 @@ class StateLearningMixin(ModelPart):
         """Whether the states that were learned recur, and actions lead from one to another."""
         world = self._model.world
         assert world is not None
+        states = world.identity
+        assert isinstance(states, LearnedStates)
         n_counted = max(world.n_counted, 1)
-        few = len(world.identity) <= MOST_STATES * n_counted
-        arrivals = world.arrivals[: len(world.identity)]
+        most = _MOST_STATES_BY_CODES if states.looks is None else MOST_STATES
+        few = len(states) <= most * n_counted
+        arrivals = world.arrivals[: len(states)]
         return few and gain_over_chance(predictability_of(world), arrivals) >= LEAST_GAIN
 
     def _begin_anew_with_states(self) -> None:
