@@ -298,6 +298,15 @@ def test_states_that_do_not_recur_are_given_up(monkeypatch):
     assert type(model.world.identity) is ExactStates
 
 
+def test_what_moves_smoothly_has_no_states(monkeypatch):
+    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 1_000)
+    model = model_of(gym.make("MountainCar-v0"), state_class=None)
+    with pytest.warns(UserWarning, match="states were learned, but they do not recur"):
+        model.learn(4_000, callback=lambda local, _: local["self"].num_timesteps < 600)
+    assert isinstance(model.targets, TDTargets)
+    assert type(model.world.identity) is ExactStates
+
+
 def noisy_walk(n_steps):
     """Return recorded random steps in a corridor that is seen with noise."""
     env = Spotted()
