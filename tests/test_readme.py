@@ -20,7 +20,10 @@ SHORTER = {
     "docs/scale_out.md": {
         ', "ben": "benchmarks.charging:Charging-v0"': "",
         "200_000": "200",
-        '"command": "mastery"': '"command": "mastery", "most_goals": 5, "eval_freq": 1_600',
+        '"command": "mastery"': (
+            '"command": "mastery", "most_goals": 5, "eval_freq": 1_600, "eval_steps": 30, '
+            '"final_episodes": 1'
+        ),
         'engine="ray", address="192.168.1.1:6379", workers=16': "retries=0",
     },
 }

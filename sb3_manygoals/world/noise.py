@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cut_tree, linkage
 from scipy.spatial.distance import pdist
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from sb3_manygoals.world.inputs import places_of_units
 
@@ -24,7 +24,7 @@ FEWEST_INPUTS = 30
 # Most steps leave an input as it is. So this quantile of the differences between observations that
 # follow each other is due to noise, in each input.
 _SHARE_UNCHANGED = 0.5
-_QUANTILE_OF_NORMAL = float(chi2.ppf(_SHARE_UNCHANGED, 1))
+_QUANTILE_OF_NORMAL = float(chdtri(1, 1.0 - _SHARE_UNCHANGED))
 # To test whether inputs are independent, squares count as at most this multiple of the variance, so
 # that what a step changes hardly counts. Their mean over all inputs may vary so many times as much
 # as if inputs were independent.
