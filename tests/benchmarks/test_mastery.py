@@ -73,6 +73,13 @@ def config(**options):
     return MasteryConfig(**settings | options)
 
 
+@pytest.fixture
+def without_pictures(monkeypatch):
+    """Runs make no film and no report, which take longer than all else that short runs do."""
+    monkeypatch.setattr("benchmarks.film.reaching", lambda *_: None)
+    monkeypatch.setattr("benchmarks.report.study.write", lambda *_: None)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The folder of a run of the command."""
@@ -436,6 +443,7 @@ def test_settings_that_make_no_sense_are_refused(options, message, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
     arguments = [
         sys.executable,
@@ -469,6 +477,7 @@ def test_a_killed_run_can_be_resumed_and_ends_the_same(folder, tmp_path):
     assert (settings["total_steps"], settings["final_episodes"]) == (2000, 2)
 
 
+@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize(
     ("agent", "world"),
     [*((agent, "FrozenLake8x8-v1") for agent in ("td", "table", "hindsight")), ("default", GRID)],
