@@ -73,8 +73,8 @@ class ManyGoalsOfNoWeight(ManyGoalsCallback):
 )
 def test_without_auxiliary_losses_it_is_sb3s_a2c_to_the_last_bit(callback, kind, optimizer):
     env = (lambda: stories(n_stack=4, limit=12)) if kind == "CnnPolicy" else cart_poles
-    plain = A2C(kind, env(), policy_kwargs=dict(optimizer), **SETTINGS).learn(200)
-    ours = build(env(), {"tasks": ALL[::2], "embedding_dim": 16} | optimizer).learn(200, callback())
+    plain = A2C(kind, env(), policy_kwargs=dict(optimizer), **SETTINGS).learn(120)
+    ours = build(env(), {"tasks": ALL[::2], "embedding_dim": 16} | optimizer).learn(120, callback())
     before, after = (model.policy.state_dict() for model in (plain, ours))
     after = {
         name: value

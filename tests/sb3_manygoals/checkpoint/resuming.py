@@ -55,7 +55,7 @@ def step_of(path):
     return int(path.name.split("-")[1].removeprefix("step"))
 
 
-def assert_the_end_is_the_same(make, root, stops=(75, 185), steps=240, every_steps=20):
+def assert_the_end_is_the_same(make, root, stops=(75, 185), steps=240, every_steps=40):
     """
     Compare training that was stopped with training that was not.
 
@@ -65,7 +65,7 @@ def assert_the_end_is_the_same(make, root, stops=(75, 185), steps=240, every_ste
     :param root: a folder for checkpoints and logs
     :param stops: for each further training, the step at which it is stopped; default: 75 and 185
     :param steps: number of environment steps of the whole training; default: 240
-    :param every_steps: number of environment steps between two checkpoints; default: 20
+    :param every_steps: number of environment steps between two checkpoints; default: 40
     :return: the last checkpoint, and the callbacks of the training that was not stopped
     """
 

@@ -294,7 +294,7 @@ def test_the_end_is_the_same(name, tmp_path, monkeypatch):
     monkeypatch.setattr(planning, "_MOST_SWEEPS", 6)
     # Every second learner is stopped early, and the others late.
     is_late = list(LEARNERS).index(name) % 2
-    short = {"stops": ((35,), (81,))[is_late], "steps": 110}
+    short = {"stops": ((35,), (81,))[is_late], "steps": 110, "every_steps": 20}
     long = {"stops": ((75,), (185,))[is_late]}
     end, extras = assert_the_end_is_the_same(
         LEARNERS[name], tmp_path / "runs", **(long if name in BUILDS else short)
