@@ -192,7 +192,7 @@ class NewLayouts(gym.Env[Any, Any]):
         cells = [
             number
             for number, item in enumerate(self._env.grid.grid)
-            if item is None and self._is_inside(number)
+            if item is None and self._is_inside(number) and number != self._place
         ]
         place = cells[self.np_random.integers(len(cells))]
         self._goal = self._achieved(place)
