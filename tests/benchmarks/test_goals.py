@@ -246,7 +246,7 @@ def test_goals_are_in_the_layout_of_the_episode(name):
     env = NewLayouts(name)
     check_env(env, skip_render_check=True)
     layouts = set()
-    for seed in range(10):
+    for seed in range(40):
         seen, _ = env.reset(seed=seed)
         n_cells = len(seen["desired_goal"]) // 2
         walls = seen["observation"][:n_cells]
@@ -255,6 +255,7 @@ def test_goals_are_in_the_layout_of_the_episode(name):
         assert seen["desired_goal"][n_cells:].sum() == 1
         assert not (seen["desired_goal"][n_cells:] & walls).any()
         np.testing.assert_array_equal(seen["achieved_goal"], seen["observation"][: 2 * n_cells])
+        assert not np.array_equal(seen["achieved_goal"], seen["desired_goal"])
     assert len(layouts) > 5
 
 
