@@ -26,7 +26,7 @@ _COPIES = 3
 _SHARE_OF_MEMORY = 0.5
 # States by codes do not recur if there are more of them than this share of transitions. Sensors of
 # things that move smoothly have no states. Their codes fall into more and more pieces, a third to
-# half as many as transitions. States of a world are a seventh at most.
+# half as many as transitions. Noisy pictures of the paper's map had a fifth at most.
 _MOST_STATES_BY_CODES = 0.25
 # In a shorter training, states are learned only if the user says so.
 FEWEST_STEPS = 20_000
