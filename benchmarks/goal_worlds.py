@@ -26,12 +26,16 @@ from sb3_manygoals.validation import check_action_space
 _PAPER_MAP = "TwoRoomsSwitch-v0"
 _NOISE = 20
 # Each force in a maze is held for so many steps.
-_STEPS_OF_FORCE = 5
+_STEPS_OF_FORCE = 10
 # The search for what a car can reach goes on from so many states of each cell.
 _STATES_OF_CELL = 512
 # Seven settings of DQN with HER were tried with 12 bits and 4,000 steps, and this is the best one.
 _HER_FOR_BITS = {"train_freq": 4}
-_MAZE_NAMES = {"maze-umaze": "PointMaze_UMaze-v3", "maze-medium": "PointMaze_Medium-v3"}
+_MAZE_NAMES = {
+    "maze-umaze": "PointMaze_UMaze-v3",
+    "maze-medium": "PointMaze_Medium-v3",
+    "maze-large": "PointMaze_Large-v3",
+}
 
 
 class Noisy(VectorObservationWrapper):
@@ -217,8 +221,8 @@ def _maze(name: str) -> gym.Env[Any, Any]:
 
 
 def _in_maze(observation: NDArray[np.float64]) -> NDArray[np.int16]:
-    """Return the cell of place and velocity of a point in a maze."""
-    return grid_cell(np.array([0.25, 0.25, 1.0, 1.0]), observation + np.array([0, 0, 0.5, 0.5]))
+    """Return the cell of place and velocity of a point in a maze: left, right or nearly still."""
+    return grid_cell(np.array([0.5, 0.5, 4.0, 4.0]), observation + np.array([0, 0, 2.0, 2.0]))
 
 
 def _in_car(observation: NDArray[np.float32]) -> NDArray[np.int16]:
@@ -352,6 +356,7 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
         "sets": sets,
         "maze-umaze": lambda: maze("maze-umaze"),
         "maze-medium": lambda: maze("maze-medium"),
+        "maze-large": lambda: maze("maze-large"),
         "car": car,
         "near-pole": lambda: near("CartPole-v1"),
         "near-acrobot": lambda: near("Acrobot-v1"),
