@@ -82,6 +82,32 @@ def near_weights(
     return weights / weights.mean()
 
 
+def pursued_weights(
+    weights: th.Tensor | None, pursued: th.Tensor, share: float
+) -> th.Tensor | None:
+    r"""
+    Return weights that emphasize pairs of a transition and the goal that was pursued in it.
+
+    Such pairs say what follows from the agent's own way to its goal. Where observations do not tell
+    everything, as beside a wall through which noise seems to show a way, other pairs mislead.
+    Hindsight experience replay teaches each transition its own goal, too, beside others
+    (Andrychowicz et al. 2017). The weights are
+
+    .. math:: (1 - \text{share})\, w_{sg} + \text{share}\, p_{sg} / \bar{p}.
+
+    :param weights: weights w of all pairs, with mean 1, shape (S, G). None: equal ones
+    :param pursued: p, whether the goal was pursued in the transition, bool, shape (S, G)
+    :param share: the share of all weight that is on these pairs, in [0, 1]
+    :return: weights with mean 1, shape (S, G). ``weights`` if no pair was pursued, or the share is
+        0
+    """
+    if share == 0.0 or not pursued.any():
+        return weights
+    own = pursued.float()
+    own = share * own / own.mean()
+    return own + (1.0 - share) * (th.ones_like(own) if weights is None else weights)
+
+
 def best_action_loss(
     q: th.Tensor, known: th.Tensor, best: th.Tensor, temperature: float
 ) -> th.Tensor:

@@ -238,6 +238,11 @@ class GoalBuffer:
         return self.goals_are_observations and self.achievement.reached is None
 
     @property
+    def remembers_goals(self) -> bool:
+        """Whether a goal stays known once it was met, so that its id tells it for ever."""
+        return True
+
+    @property
     def tells_goals_by_ids(self) -> bool:
         """Whether an observation reaches a goal if and only if it has the goal's id."""
         return self.achievement.reached is None and (

@@ -168,7 +168,12 @@ class GoalTracker:
         self.achieved_goals: NDArray[Any] = self.desired_goals.copy()
         """What each environment shows achieves, shape ``(n_envs, *goal_space.shape)``."""
         self.desired_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
-        """The ids of these goals, shape ``(n_envs,)``."""
+        """
+        The ids of these goals, or of known goals that stand for them, shape ``(n_envs,)``. See
+        :meth:`~sb3_manygoals.GoalBuffer.stand_ins`.
+        """
+        self.desired_are_known: NDArray[np.bool_] = np.zeros(n_envs, dtype=np.bool_)
+        """Whether the ids are those of the goals themselves, shape ``(n_envs,)``."""
         self.state_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
         """The state that each environment shows now, shape ``(n_envs,)``."""
         self.steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
@@ -231,6 +236,7 @@ class GoalTracker:
         # Before the first episodes they are zeros, which a function of the user's may not take.
         if self._has_begun:
             self.desired_ids = self._goal_buffer.ids(self.desired_goals)
+            self.desired_are_known = self.desired_ids != UNKNOWN
 
     def seed(self, seed: int | None) -> None:
         """
@@ -355,10 +361,11 @@ class GoalTracker:
         :raises ValueError: if the goal does not fit the space, or none is known. Then nothing has
             changed
         """
+        are_known: NDArray[np.bool_] | bool = True
         if goal is not None:
-            ids = self.goal_buffer.stand_ins(
-                self.goal_buffer.check_shape(goal, "goal", axes=0)[None]
-            )
+            one = self.goal_buffer.check_shape(goal, "goal", axes=0)[None]
+            ids = self.goal_buffer.stand_ins(one)
+            are_known = self.goal_buffer.ids(one) != UNKNOWN
         elif len(self.goal_buffer):
             ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
             goal = self.goal_buffer.sample_shown(ids, self.rng)
@@ -368,6 +375,7 @@ class GoalTracker:
             )
         self.desired_goals[rows] = goal
         self.desired_ids[rows] = ids
+        self.desired_are_known[rows] = are_known
         self._has_begun = True
         self.steps[rows] = 0
         was_reset = np.broadcast_to(world_was_reset, len(rows))
@@ -487,6 +495,7 @@ class GoalTracker:
             self.steps,
             achieved_ids,
             self.desired_ids,
+            self.desired_are_known,
             previous_state_ids,
             self.state_ids,
         )
@@ -502,6 +511,7 @@ class GoalTracker:
                 info["goal_steps"],
                 info["achieved_goal_id"],
                 info["desired_goal_id"],
+                info["desired_goal_is_known"],
                 info["state_id"],
                 info["next_state_id"],
             ) = row
@@ -584,6 +594,7 @@ class GoalTracker:
         check_same("goal episodes", state["settings"], self._settings())
         for name in _ARRAYS_OF_EPISODES:
             setattr(self, name, state["arrays"][name].copy())
+        self.desired_are_known = self.goal_buffer.ids(self.desired_goals) != UNKNOWN
         self._has_begun = True
         self.rng = copy.deepcopy(state["rng"])
         self.starts.set_checkpoint_state(state["starts"])

@@ -87,7 +87,9 @@ class GoalBufferWrapper(
       GoalEnv terminates because its own goal is reached, this is a truncation, because other goals
       could still be reached;
     - ``is_success``: whether the goal was reached, and ``goal_steps``: steps of the episode so far;
-    - ``achieved_goal_id`` and ``desired_goal_id``: ids in the goal buffer, -1 for none;
+    - ``achieved_goal_id`` and ``desired_goal_id``: ids in the goal buffer, -1 for none; and
+      ``desired_goal_is_known``: whether this is the id of the goal itself, and not of one that
+      stands for it;
     - ``state_id`` and ``next_state_id``: the states before and after the step, -1 for unknown ones;
     - ``episode``: return and length of the goal episode at its end, if there is a Monitor around
       the environment, whose own entry becomes ``env_episode``.

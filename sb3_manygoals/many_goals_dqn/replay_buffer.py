@@ -22,7 +22,7 @@ from sb3_manygoals.memory_limits import readable, share_of_memory
 from sb3_manygoals.validation import check_count
 from sb3_manygoals.world import UNKNOWN, ExactStates, WorldModel
 
-# Arrays with a row for each step of the environments. The last one may be None.
+# Arrays with a row for each step of the environments. Some may be None.
 _OBSERVATION_ARRAYS = ("observations", "next_observations")
 _OTHER_ARRAYS = (
     "actions",
@@ -30,9 +30,12 @@ _OTHER_ARRAYS = (
     "env_rewards",
     "next_goal_ids",
     "behavior_goal_ids",
+    "behavior_goals",
     "next_action_masks",
 )
-# The share of the available memory that observations may take.
+OWN_GOAL = -2
+"""In place of the id of a goal that was pursued: it is no known goal, but kept itself."""
+# The share of the available memory that observations may take, and goals that are kept.
 _SHARE_OF_MEMORY = 0.9
 # Transitions of so many steps are read at a time.
 _TIMES_AT_A_TIME = 1_000
@@ -54,9 +57,16 @@ class ManyGoalsSamples(NamedTuple):
     terminated: th.Tensor
     """Whether the environment itself terminated with s', shape (S,), bool."""
     behavior_goal_ids: th.Tensor
-    """The goal that was pursued, -1 for unknown ones, shape (S,), int64."""
+    """
+    The goal that was pursued, shape (S,), int64. -1 for unknown ones, and ``OWN_GOAL`` for those in
+    ``behavior_goals``.
+    """
     next_action_mask: th.Tensor | None = None
     """The actions allowed in s', shape (S, A), bool. None: all."""
+    behavior_goals: th.Tensor | None = None
+    """
+    The goals that were pursued and had no id, shape (S, *goal_space.shape). None: there are none.
+    """
 
 
 class RecordedSteps(NamedTuple):
@@ -114,6 +124,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         super().__init__(n_envs, space, action_space, device, n_envs, optimize_memory_usage)
         del self.rewards, self.timeouts
         self._shape = space.shape or ()
+        self._goal_space = observation_space["desired_goal"]
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.requested_size = self.buffer_size
         """Steps of the environments that were asked for. ``buffer_size`` may shrink."""
@@ -125,7 +136,10 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.next_goal_ids: NDArray[np.integer[Any]] = np.zeros(shape, dtype=id_dtype)
         """The goal that s' is, -1 if it is none, shape (time, n_envs)."""
         self.behavior_goal_ids: NDArray[np.integer[Any]] = np.zeros(shape, dtype=id_dtype)
-        """The goal that was pursued, -1 for unknown ones, shape (time, n_envs)."""
+        """
+        The goal that was pursued, shape (time, n_envs). -1 for unknown ones, and ``OWN_GOAL`` for
+        those in ``behavior_goals``.
+        """
         self.next_action_masks: NDArray[np.bool_] | None = None
         """The actions allowed in s', shape (time, n_envs, A). None: all."""
         if action_masks:
@@ -134,6 +148,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         """The states s and s', while no observations are stored, shape (time, n_envs, 2)."""
         self.env_rewards: NDArray[np.float32] | None = None
         """The environment's rewards, shape (time, n_envs). None until one of them is not 0."""
+        self.behavior_goals: NDArray[Any] | None = None
+        """
+        The goals that were pursued and had no id, shape (time, n_envs, *goal_space.shape). None
+        until there is one.
+        """
         self.states: ExactStates | None = None
         """The states that ids refer to. None: observations are stored."""
         self.stores_observations = False
@@ -158,6 +177,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param done: ends of the goal episodes, which are not kept
         :param infos: infos of the goal wrappers, with ``env_terminated`` and ``achieved_goal_id``.
             If they are there, ``desired_goal_id``, ``env_reward``, and the ids of states are kept.
+            Where ``desired_goal_is_known`` is False, the desired goal itself is kept.
             ``action_mask`` is needed if masks are kept
         :raises ValueError: if masks are kept, and one is missing or allows no action though the
             environment has not ended
@@ -171,6 +191,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         )
         if self.states is None or (state_ids == UNKNOWN).any():
             self.store_observations()
+        without_id = [row for row, info in enumerate(infos) if _has_goal_without_id(info)]
+        if without_id:
+            self._store_behavior_goals()
         # Only now, because the memory may just have become smaller.
         at = self.pos
         if self.stores_observations:
@@ -182,6 +205,10 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.dones[at] = terminated
         self.next_goal_ids[at] = [info["achieved_goal_id"] for info in infos]
         self.behavior_goal_ids[at] = [info.get("desired_goal_id", UNKNOWN) for info in infos]
+        if without_id:
+            assert self.behavior_goals is not None
+            self.behavior_goal_ids[at, without_id] = OWN_GOAL
+            self.behavior_goals[at, without_id] = obs["desired_goal"][without_id]
         if self.next_action_masks is not None:
             self.next_action_masks[at] = masks
         self._add_rewards(at, [info.get("env_reward", 0.0) for info in infos])
@@ -226,6 +253,23 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.state_ids = np.zeros((0, self.n_envs, 2), dtype=np.int32)
         self.stores_observations = True
 
+    def _store_behavior_goals(self) -> None:
+        """
+        Make room for goals that were pursued and have no id.
+
+        :raises MemoryError: if so few transitions fit that nothing could be learned from them
+        """
+        if self.behavior_goals is not None:
+            return
+        available = share_of_memory(_SHARE_OF_MEMORY)
+        if not self.stores_observations and self.states is not None:
+            available -= (self.states.capacity - len(self.states)) * self.size_of_observation
+        rows = max(available, 0) // (self.n_envs * self.size_of_goal)
+        if rows < self.buffer_size:
+            self.shrink(rows * self.n_envs)
+        shape = (self.buffer_size, self.n_envs, *(self._goal_space.shape or ()))
+        self.behavior_goals = np.zeros(shape, self._goal_space.dtype)
+
     def _store_ids(self) -> None:
         """Store ids of states, not observations, from now on. There must be no transitions."""
         self.observations = self.observations[:1].copy()
@@ -249,6 +293,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         """Bytes of an observation."""
         return math.prod(self._shape) * np.dtype(self.observation_space.dtype).itemsize
 
+    @property
+    def size_of_goal(self) -> int:
+        """Bytes of a goal."""
+        return math.prod(self._goal_space.shape or ()) * np.dtype(self._goal_space.dtype).itemsize
+
     def shrink(self, buffer_size: int) -> None:
         """
         Keep fewer transitions from now on, the newest ones, and warn.
@@ -263,6 +312,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         what = (
             f"a replay memory of {asked} transitions would take "
             f"{readable(2 * asked * self.size_of_observation)} if observations do not recur, "
+            f"goals of episodes that it keeps up to {readable(asked * self.size_of_goal)}, "
             f"{readable(share_of_memory(1.0))} are available"
         )
         if rows * self.n_envs < min(_FEWEST_TRANSITIONS, asked):
@@ -320,7 +370,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     def move_to(self, goal_buffer: GoalBuffer, states: ExactStates | None) -> None:
         """
         Let ids refer to another goal buffer and its states from now on. Next observations become
-        goals in it. Which goals were pursued is forgotten.
+        goals in it. Which known goals were pursued is forgotten.
 
         :param goal_buffer: the goals that ids refer to
         :param states: the states that ids refer to, those of the goal buffer. None to store
@@ -346,7 +396,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         elif not self.stores_observations:
             self.state_ids = moved
         self.states = states
-        self.behavior_goal_ids[: self.size()] = UNKNOWN
+        pursued = self.behavior_goal_ids[: self.size()]
+        pursued[pursued != OWN_GOAL] = UNKNOWN
 
     def record_in(self, world: WorldModel) -> None:
         """
@@ -460,7 +511,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the attributes, with room for more transitions."""
-        # Memories of earlier versions have their attributes as they are.
+        # Memories of earlier versions kept no goals.
+        self.behavior_goals = None
+        # They have their attributes as they are.
         for name, value in state.get("attributes", state).items():
             setattr(self, name, value)
         for name, filled in state.get("filled", {}).items():
@@ -523,8 +576,12 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.store_observations()
         elif self.stores_observations:
             self._store_ids()
+        self.behavior_goals = None
+        # Checkpoints of earlier versions have no such goals.
+        if state.get("behavior_goals") is not None:
+            self._store_behavior_goals()
         for name in self._arrays_to_save:
-            if state[name] is not None:
+            if state.get(name) is not None:
                 getattr(self, name)[: len(state[name])] = state[name]
         self.pos = state["pos"]
         self.full = state["full"]
@@ -581,6 +638,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             return self.to_torch(array[times, envs], copy=False)
 
         masks = self.next_action_masks
+        goals = self.behavior_goals
         return ManyGoalsSamples(
             observations=self.to_torch(observations, copy=False),
             actions=rows_of(self.actions).view(-1).long(),
@@ -589,4 +647,10 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             terminated=rows_of(self.dones),
             behavior_goal_ids=rows_of(self.behavior_goal_ids).long(),
             next_action_mask=None if masks is None else rows_of(masks),
+            behavior_goals=None if goals is None else rows_of(goals),
         )
+
+
+def _has_goal_without_id(info: dict[str, Any]) -> bool:
+    """Return whether a goal was pursued that is no known goal."""
+    return info.get("desired_goal_is_known") is False

@@ -81,6 +81,11 @@ class ReplayGoals(GoalBuffer):
         return observation
 
     @property
+    def remembers_goals(self) -> bool:
+        """Whether a goal stays known. It does not: it is forgotten with its transitions."""
+        return False
+
+    @property
     def observations(self) -> NDArray[Any]:
         """All goals, each as often as it is there, shape ``(len(self), *shape)``."""
         replay = self._filled_replay_buffer

@@ -12,9 +12,18 @@ from numpy.typing import NDArray
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.losses import near_weights, pairwise_td_loss, pairwise_td_targets
+from sb3_manygoals.losses import (
+    near_weights,
+    pairwise_td_loss,
+    pairwise_td_targets,
+    pursued_weights,
+)
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
-from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
+from sb3_manygoals.many_goals_dqn.replay_buffer import (
+    OWN_GOAL,
+    ManyGoalsReplayBuffer,
+    ManyGoalsSamples,
+)
 from sb3_manygoals.validation import check_number
 from sb3_manygoals.world import WorldModel
 
@@ -24,6 +33,10 @@ GoalSampling = Literal["uniform", "segments", "behavior"]
 _SEGMENT_LENGTH = 4
 # The weight of a pair falls by this factor for each step to the goal.
 _NEAR_DECAY = 0.75
+# The share of all weight that is on pairs of a transition and the goal that was pursued in it.
+_PURSUED_SHARE = 0.5
+# Of the goals of an update, at most one of so many was pursued in its segments.
+_GOALS_PER_PURSUED = 4
 
 
 class UpdateBatch(NamedTuple):
@@ -43,6 +56,12 @@ class UpdateBatch(NamedTuple):
     """
     The place, among the G goals, of the goal on the way to which each state was sampled, -1 for
     random states, shape (S,). None if states were not sampled so.
+    """
+    pursued: th.Tensor | None = None
+    """
+    Whether each goal was pursued when the transition was made, bool, shape (S, G). If each
+    transition has a goal of its own, whether it is known which one was pursued, shape (S,). None if
+    targets do not ask.
     """
 
 
@@ -215,7 +234,9 @@ class TDTargets(Targets):
     transitions led. So each state sees the goals that lie ahead on its own path, as with
     hindsight (Andrychowicz et al. 2017), and those on all other paths of the update. Pairs that are
     near each other weigh most (:func:`~sb3_manygoals.losses.near_weights`): values of goals far
-    away are bootstrapped from theirs.
+    away are bootstrapped from theirs. Up to a quarter of the goals are those that were pursued in
+    the segments, and half of all weight is on transitions paired with their own pursued goal
+    (:func:`~sb3_manygoals.losses.pursued_weights`).
 
     :param context: the parts of the ManyGoalsDQN that targets use
     :param goal_sampling: the goals of an update. "segments": the distinct next observations of
@@ -232,6 +253,9 @@ class TDTargets(Targets):
         pairs have equal weights. None: 0.75 with "segments", else 1.0, as in the paper. Weights are
         equal also if never reaching a goal is worth as much as reaching it
     :param near_floor: ``floor`` of the same function, greater than 0
+    :param pursued_share: with "segments", the share of all weight that is on pairs of a transition
+        and the goal that was pursued in it, in [0, 1). 0.0: the goals that were pursued have no
+        part in an update. They have none with ``goals_in_replay``, where goals are forgotten
     :raises ValueError: if an argument is out of its range
     """
 
@@ -244,6 +268,7 @@ class TDTargets(Targets):
         initial_value: float | None = None,
         near_decay: float | None = None,
         near_floor: float = 0.02,
+        pursued_share: float = _PURSUED_SHARE,
     ) -> None:
         super().__init__(context)
         if goal_sampling not in get_args(GoalSampling):
@@ -261,6 +286,7 @@ class TDTargets(Targets):
             near_decay = _NEAR_DECAY if goal_sampling == "segments" else 1.0
         self.near_decay = check_number("near_decay", near_decay, above=0, at_most=1)
         self.near_floor = check_number("near_floor", near_floor, above=0)
+        self.pursued_share = check_number("pursued_share", pursued_share, at_least=0, below=1)
 
     def after_update(self) -> None:
         """Let the target network follow, unless it is updated at intervals."""
@@ -309,27 +335,89 @@ class TDTargets(Targets):
             transitions
         :return: the data, with the transitions, on the policy's device
         """
+        if self.goal_sampling == "segments":
+            return self._sample_segments(batch_size, goal_batch_size, rng)
         goal_buffer = self.context.goal_buffer
         device = self.context.policy.device
-        samples: Any
-        if self.goal_sampling == "segments":
-            samples = self.context.replay_buffer.sample_segments(batch_size, _SEGMENT_LENGTH, rng)
-        else:
-            samples = self.context.replay_buffer.sample(batch_size)
+        samples: Any = self.context.replay_buffer.sample(batch_size)
+        pursued = None
         if self.goal_sampling == "behavior":
-            ids = samples.behavior_goal_ids.cpu().numpy()
+            ids, goals = self._pursued_in(samples, rng)
+            pursued = th.as_tensor(ids != UNKNOWN, device=device)
+            ids[ids == OWN_GOAL] = UNKNOWN
         else:
             ids = goal_buffer.sample_ids(goal_batch_size, rng)
-        goals = th.as_tensor(goal_buffer.sample_shown(np.maximum(ids, 0), rng), device=device)
-        if self.goal_sampling == "segments":
-            met, places = np.unique(samples.next_goal_ids.cpu().numpy(), return_index=True)
-            chosen = rng.permutation(np.flatnonzero(met != UNKNOWN))[:goal_batch_size]
-            ids[: len(chosen)] = met[chosen]
-            next_observations = samples.next_observations[places[chosen]].cpu().numpy()
-            met_goals = goal_buffer.achieved(next_observations, met[chosen])
-            goals[: len(chosen)] = th.as_tensor(met_goals, device=device)
-        goal_ids = th.as_tensor(ids, device=device)
-        return UpdateBatch(samples.observations, goals, goal_ids, samples=samples)
+            goals = goal_buffer.sample_shown(ids, rng)
+        return UpdateBatch(
+            samples.observations,
+            th.as_tensor(goals, device=device),
+            th.as_tensor(ids, device=device),
+            samples=samples,
+            pursued=pursued,
+        )
+
+    def _sample_segments(
+        self, batch_size: int, goal_batch_size: int, rng: np.random.Generator
+    ) -> UpdateBatch:
+        """
+        Sample segments. First among the goals are where their transitions led, and last those that
+        were pursued in them. Between these are goals that are drawn uniformly.
+        """
+        goal_buffer = self.context.goal_buffer
+        samples = self.context.replay_buffer.sample_segments(batch_size, _SEGMENT_LENGTH, rng)
+        ids = goal_buffer.sample_ids(goal_batch_size, rng)
+        goals = goal_buffer.sample_shown(ids, rng)
+        met, places = np.unique(samples.next_goal_ids.cpu().numpy(), return_index=True)
+        chosen = rng.permutation(np.flatnonzero(met != UNKNOWN))[:goal_batch_size]
+        ids[: len(chosen)] = met[chosen]
+        next_observations = samples.next_observations[places[chosen]].cpu().numpy()
+        goals[: len(chosen)] = goal_buffer.achieved(next_observations, met[chosen])
+        pursued = None
+        if self.pursued_share > 0.0 and goal_buffer.remembers_goals:
+            own_ids, own_goals = self._pursued_in(samples, rng)
+            labels = _labels(own_ids, own_goals)
+            distinct, places = np.unique(labels, return_index=True)
+            most = goal_batch_size // _GOALS_PER_PURSUED
+            chosen = rng.permutation(np.flatnonzero(distinct != UNKNOWN))[:most]
+            first = goal_batch_size - len(chosen)
+            ids[first:] = np.maximum(own_ids[places[chosen]], UNKNOWN)
+            goals[first:] = own_goals[places[chosen]]
+            pursued = np.zeros((len(labels), goal_batch_size), np.bool_)
+            pursued[:, first:] = labels[:, None] == distinct[chosen]
+        device = self.context.policy.device
+        return UpdateBatch(
+            samples.observations,
+            th.as_tensor(goals, device=device),
+            th.as_tensor(ids, device=device),
+            samples=samples,
+            pursued=None if pursued is None else th.as_tensor(pursued, device=device),
+        )
+
+    def _pursued_in(
+        self, samples: ManyGoalsSamples, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """
+        Return the goal that was pursued in each transition.
+
+        :param samples: the transitions, S of them
+        :param rng: random generator
+        :return: the ids that the goals have now, shape (S,), ``OWN_GOAL`` for goals without one,
+            and -1 for transitions whose goal is not known or held out; and the goals, shape
+            (S, *goal_space.shape)
+        """
+        goal_buffer = self.context.goal_buffer
+        ids = samples.behavior_goal_ids.cpu().numpy().copy()
+        goals = goal_buffer.sample_shown(np.maximum(ids, 0), rng)
+        is_own = ids == OWN_GOAL
+        if is_own.any():
+            assert samples.behavior_goals is not None
+            goals[is_own] = samples.behavior_goals.cpu().numpy()[is_own]
+            # Goals that had no id when they were pursued may have one by now.
+            ids_now = goal_buffer.ids(goals[is_own])
+            ids_now[ids_now == UNKNOWN] = OWN_GOAL
+            ids_now[goal_buffer.is_held_out(goals[is_own])] = UNKNOWN
+            ids[is_own] = ids_now
+        return ids, goals
 
     def target_values(self, batch: UpdateBatch) -> th.Tensor:
         """
@@ -370,7 +458,7 @@ class TDTargets(Targets):
         goal_buffer = self.context.goal_buffer
         next_ids = samples.next_goal_ids[:, None] if pairwise else samples.next_goal_ids
         if goal_buffer.tells_goals_by_ids:
-            return next_ids == batch.goal_ids
+            return (next_ids == batch.goal_ids) & (batch.goal_ids != UNKNOWN)
         ids = samples.next_goal_ids.cpu().numpy()
         achieved = goal_buffer.achieved(samples.next_observations.cpu().numpy(), ids)
         goals = batch.goals.cpu().numpy()
@@ -396,14 +484,18 @@ class TDTargets(Targets):
         if self.goal_sampling == "behavior":
             q = net(batch.observations, batch.goals).gather(1, samples.actions[:, None])
             # These are S goals with one transition each. Unknown goals are left out of the mean.
-            known = batch.goal_ids != UNKNOWN
+            known = batch.pursued
+            assert known is not None
             weights = self._weights(q.T, target_values.T)
             weights = known.float() if weights is None else weights[0] * known
             # Their mean is 1, so that the loss is a mean over known goals.
             weights *= len(known) / weights.sum().clamp(min=1e-6)
             return pairwise_td_loss(q.T, target_values.T) * weights
         q = net.values_of_taken(batch.observations, samples.actions, batch.goals)
-        return pairwise_td_loss(q, target_values, self._weights(q, target_values))
+        weights = self._weights(q, target_values)
+        if batch.pursued is not None:
+            weights = pursued_weights(weights, batch.pursued, self.pursued_share)
+        return pairwise_td_loss(q, target_values, weights)
 
     def _weights(self, values: th.Tensor, target_values: th.Tensor) -> th.Tensor | None:
         """
@@ -424,3 +516,16 @@ class TDTargets(Targets):
             for each in (values.detach(), target_values)
         ]
         return (both[0] + both[1]) / 2.0
+
+
+def _labels(ids: NDArray[np.int64], goals: NDArray[Any]) -> NDArray[np.int64]:
+    """Return ids, with different numbers below ``OWN_GOAL`` for different goals without an id."""
+    labels = ids.copy()
+    is_own = ids == OWN_GOAL
+    if is_own.any():
+        flat = np.ascontiguousarray(goals[is_own]).reshape(int(is_own.sum()), -1)
+        # Goals are equal if all of their bytes are.
+        rows = flat.view(f"V{flat.itemsize * flat.shape[1]}").reshape(-1)
+        _, numbers = np.unique(rows, return_inverse=True)
+        labels[is_own] = OWN_GOAL - numbers
+    return labels

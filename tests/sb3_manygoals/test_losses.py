@@ -12,6 +12,7 @@ from sb3_manygoals.losses import (
     pairwise_td_loss,
     pairwise_td_targets,
     planned_loss,
+    pursued_weights,
 )
 
 
@@ -82,6 +83,18 @@ def test_near_weights_fall_with_distance_for_all_rewards(gamma, decay, goal_rewa
         th.tensor([[goal_reward + 9.0, never - 9.0]]), decay, 0.05, gamma, goal_reward, -price
     )
     th.testing.assert_close(beyond[0, 0] / beyond[0, 1], th.tensor(1.05 / 0.05))
+
+
+def test_pursued_goals_get_their_share_of_all_weight():
+    weights = th.tensor([[2.0, 0.5], [1.0, 0.5]])
+    pursued = th.tensor([[True, False], [False, False]])
+    # All weight is 4. A quarter of it is on the one pair, and the rest is as before.
+    expected = th.tensor([[1.0 + 1.5, 0.375], [0.75, 0.375]])
+    th.testing.assert_close(pursued_weights(weights, pursued, 0.25), expected)
+    equal = th.tensor([[1.0 + 0.75, 0.75], [0.75, 0.75]])
+    th.testing.assert_close(pursued_weights(None, pursued, 0.25), equal)
+    assert pursued_weights(weights, pursued, 0.0) is weights
+    assert pursued_weights(weights, th.zeros_like(pursued), 0.25) is weights
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.floats(0.05, 5.0), st.integers(0, 2**32 - 1))

@@ -121,7 +121,7 @@ def test_segment_goals_are_the_next_observations_filled_up_with_uniform_ones():
         next_observations=th.tensor(CELLS[[4, 4, 2, 0]]),
         next_goal_ids=th.tensor([known[4], known[4], known[2], UNKNOWN]),
         terminated=th.zeros(4),
-        behavior_goal_ids=th.zeros(4),
+        behavior_goal_ids=th.full((4,), UNKNOWN),
     )
     model.replay_buffer.sample_segments = lambda *_: samples
     for _ in range(20):

@@ -1,0 +1,235 @@
+"""Goals that were pursued are taught with the transitions in which they were."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, TDTargets
+from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.losses import near_weights
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
+from sb3_manygoals.many_goals_dqn.replay_buffer import OWN_GOAL
+from tests.sb3_manygoals.goal_worlds import Sparse, near
+from tests.sb3_manygoals.many_goals_dqn.models import gradient, moved, td_model
+from tests.sb3_manygoals.worlds import Corridor
+
+PLACE = spaces.Box(-10.0, 10.0, (1,), np.float64)
+SPACE = spaces.Dict({key: PLACE for key in ("observation", "achieved_goal", "desired_goal")})
+
+
+def add(buffer, goals, ids):
+    """Add a transition of each environment, in which goals were pursued that had these ids."""
+    goals = np.array(goals, dtype=np.float64)[:, None]
+    obs = {"observation": goals, "achieved_goal": goals, "desired_goal": goals}
+    infos = [
+        {
+            "desired_goal_id": goal_id,
+            "desired_goal_is_known": goal_id != UNKNOWN,
+            "achieved_goal_id": UNKNOWN,
+            "env_terminated": False,
+        }
+        for goal_id in ids
+    ]
+    n = len(goals)
+    buffer.add(obs, obs, np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool), infos)
+
+
+def memory(buffer_size=8, n_envs=2):
+    """Return an empty replay memory of numbers."""
+    return ManyGoalsReplayBuffer(buffer_size, SPACE, spaces.Discrete(3), "cpu", n_envs)
+
+
+def pursued(buffer):
+    """Return the goals pursued in a memory: ids, but the goals themselves where they have none."""
+    n = buffer.size()
+    found = buffer.behavior_goal_ids[:n].astype(np.float64)
+    if buffer.behavior_goals is not None:
+        own = buffer.behavior_goals[:n, :, 0]
+        found = np.where(found == OWN_GOAL, own, found)
+    return found.tolist()
+
+
+def test_goals_without_an_id_are_kept_themselves():
+    buffer = memory(buffer_size=3_000)
+    add(buffer, [3.0, 4.0], [3, 4])
+    assert buffer.behavior_goals is None
+    add(buffer, [0.5, 4.0], [UNKNOWN, 4])
+    add(buffer, [0.5, 0.25], [UNKNOWN, UNKNOWN])
+    expected = [[3.0, 4.0], [0.5, 4.0], [0.5, 0.25]]
+    assert pursued(buffer) == expected
+    other = memory(buffer_size=3_000)
+    other.set_checkpoint_state(copy.deepcopy(buffer.get_checkpoint_state()))
+    assert pursued(other) == expected
+    assert pursued(pickle.loads(pickle.dumps(buffer))) == expected
+    # Another goal buffer may have other ids, but the goals without ids are still there.
+    buffer.move_to(GoalBuffer(PLACE, 100), None)
+    assert pursued(buffer) == [[UNKNOWN, UNKNOWN], [0.5, UNKNOWN], [0.5, 0.25]]
+    for _ in range(999):
+        add(buffer, [0.75, 1.0], [UNKNOWN, 1])
+    with pytest.warns(UserWarning, match="it keeps the newest 2002"):
+        buffer.shrink(2_002)
+    assert pursued(buffer)[:3] == [[0.5, UNKNOWN], [0.5, 0.25], [0.75, 1.0]]
+    assert len(buffer.behavior_goals) == 1_001
+    other.set_checkpoint_state(memory(buffer_size=3_000).get_checkpoint_state())
+    assert other.behavior_goals is None
+
+
+def test_a_memory_of_an_earlier_version_is_read():
+    buffer = memory()
+    add(buffer, [3.0, 4.0], [3, 4])
+    state = copy.deepcopy(buffer.get_checkpoint_state())
+    del state["behavior_goals"]
+    other = memory()
+    other.set_checkpoint_state(state)
+    assert pursued(other) == [[3.0, 4.0]]
+    old = buffer.__getstate__()
+    del old["attributes"]["behavior_goals"]
+    restored = memory()
+    restored.__setstate__(old)
+    assert restored.behavior_goals is None
+    assert pursued(restored) == [[3.0, 4.0]]
+
+
+def test_the_memory_becomes_smaller_where_goals_do_not_fit(monkeypatch):
+    buffer = memory(buffer_size=4_000, n_envs=2)
+    buffer.store_observations()
+    monkeypatch.setattr(
+        "sb3_manygoals.many_goals_dqn.replay_buffer.share_of_memory", lambda share: 2_000 * 8
+    )
+    with pytest.warns(UserWarning, match="goals of episodes that it keeps up to .* newest 2000"):
+        add(buffer, [0.5, 0.25], [UNKNOWN, UNKNOWN])
+    assert buffer.behavior_goals.shape == (1_000, 2, 1)
+    assert pursued(buffer) == [[0.5, 0.25]]
+
+
+def test_own_goals_of_an_environment_are_taught_with_their_transitions():
+    model = td_model(
+        Sparse(offset=0.125),
+        "MultiInputPolicy",
+        targets={"goal_sampling": "segments", "pursued_share": 0.25, "near_floor": 0.1},
+        gamma=0.9,
+    )
+    model.learn(200)
+    moved(model)
+    replay = model.replay_buffer
+    assert (replay.behavior_goal_ids[:200] == OWN_GOAL).all()
+    batch = model.targets.sample(32, 16, np.random.default_rng(0))
+    assert batch.pursued.shape == (32, 16)
+    goals = batch.goals.numpy()[:, 0]
+    # Own goals lie beside the cells, which are the goals that can be met.
+    is_own = goals % 1 == 0.125
+    assert 1 <= is_own.sum() <= 4
+    np.testing.assert_array_equal(batch.goal_ids[th.as_tensor(is_own)], UNKNOWN)
+    own = batch.samples.behavior_goals.numpy()[:, 0]
+    np.testing.assert_array_equal(batch.pursued, own[:, None] == goals[None])
+    assert batch.pursued.any(dim=0).tolist() == is_own.tolist()
+
+    samples = batch.samples
+    achieved = model.goal_buffer.achieved(
+        samples.next_observations.numpy(), samples.next_goal_ids.numpy()
+    )
+    with th.no_grad():
+        taken = samples.actions[:, None, None].expand(-1, 16, 1)
+        now = model.q_net.pairwise(*model.q_net.embed(batch.observations, batch.goals))
+        then = model.q_net_target.pairwise(
+            *model.q_net_target.embed(samples.next_observations, batch.goals)
+        )
+    targets = -0.1 + 0.9 * then.amax(dim=2)
+    targets[samples.terminated] = -1.0
+    reached = near(achieved[:, None], batch.goals.numpy()[None])
+    targets[th.as_tensor(reached)] = 0.0
+    values = now.gather(2, taken)[:, :, 0]
+    both = [near_weights(each, 0.75, 0.1, 0.9, 0.0, -0.1) for each in (values, targets)]
+    weights = 0.75 * (both[0] + both[1]) / 2
+    weights += 0.25 * batch.pursued * (32 * 16 / batch.pursued.sum())
+    expected = (weights * (values - targets).square()).mean(dim=0)
+    losses = model.targets.losses(batch, model.targets.target_values(batch))
+    th.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_on_policy_own_goals_of_an_environment_are_taught():
+    model = td_model(
+        Sparse(offset=0.125), "MultiInputPolicy", targets={"goal_sampling": "behavior"}
+    )
+    model.learn(100)
+    moved(model)
+    batch = model.targets.sample(64, 16, model.rng)
+    assert set(batch.goals.numpy()[:, 0]) == {0.125, 1.125, 2.125, 3.125, 4.125}
+    loss = model.targets.losses(batch, model.targets.target_values(batch)).mean()
+    assert gradient(model, loss).abs().max() > 0
+    samples = batch.samples
+    target = model.targets.target_values(batch)[:, 0]
+    achieved = model.goal_buffer.achieved(
+        samples.next_observations.numpy(), samples.next_goal_ids.numpy()
+    )
+    reached = near(achieved, batch.goals.numpy())
+    assert reached.any()
+    np.testing.assert_array_equal(target.numpy() == 0.0, reached)
+
+
+@pytest.mark.parametrize("goal_sampling", ["segments", "behavior"])
+def test_own_goals_that_are_held_out_are_not_taught(goal_sampling):
+    class Own(Sparse):
+        """A track that sets goals that can be met."""
+
+        def __init__(self):
+            super().__init__(offset=0.0)
+
+    kinds = GoalBufferWrapper(Own()).goal_buffer
+    goals = GoalBuffer(kinds.observation_space, **{**kinds.config, "held_out": np.array([[2.0]])})
+    model = ManyGoalsDQN(
+        "MultiInputPolicy",
+        GoalBufferWrapper(Own(), goals),
+        target_class=TDTargets,
+        target_kwargs={"goal_sampling": goal_sampling},
+        learning_starts=20,
+        batch_size=32,
+        goal_batch_size=16,
+        seed=0,
+    )
+    seen = set()
+    losses = model.targets.losses
+
+    def look(batch, target_values):
+        is_taught = np.ones(len(batch.goals), bool)
+        if goal_sampling == "behavior":
+            is_taught = batch.pursued.numpy()
+        seen.update(batch.goals.numpy()[is_taught, 0].tolist())
+        return losses(batch, target_values)
+
+    model.targets.losses = look
+    model.learn(300)
+    assert 2.0 in np.ravel(pursued(model.replay_buffer))
+    assert seen == {0.0, 1.0, 3.0, 4.0}
+
+
+def test_known_goals_are_found_by_their_ids():
+    model = td_model(
+        Corridor(6),
+        targets={"goal_sampling": "segments"},
+        goal_wrapper_kwargs={"max_episode_steps": 5},
+    ).learn(300)
+    assert model.replay_buffer.behavior_goals is None
+    batch = model.targets.sample(32, 16, model.rng)
+    n_pursued = int(batch.pursued.any(dim=0).sum())
+    assert 1 <= n_pursued <= 4
+    ids = batch.goal_ids[-n_pursued:]
+    of_transitions = batch.samples.behavior_goal_ids
+    assert th.equal(batch.pursued[:, -n_pursued:], of_transitions[:, None] == ids)
+    assert not batch.pursued[:, :-n_pursued].any()
+    np.testing.assert_array_equal(batch.goals, model.goal_buffer[batch.goal_ids.numpy()])
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan"), "half"])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(ValueError, match="pursued_share"):
+        td_model(targets={"goal_sampling": "segments", "pursued_share": share})
+
+
+def test_without_a_share_pursued_goals_have_no_part_in_updates():
+    model = td_model(targets={"goal_sampling": "segments", "pursued_share": 0.0}).learn(60)
+    assert model.targets.sample(8, 4, model.rng).pursued is None
