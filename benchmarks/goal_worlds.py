@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium as gym
@@ -312,7 +312,10 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
 
     def room(distance: float) -> GoalWorld:
         make = functools.partial(NoisyRoom, distance)
-        return GoalWorld(make, 60_000, "MultiInputPolicy", {"state_key": _in_room}, goal_env=make)
+        return GoalWorld(make, 60_000, "MultiInputPolicy", goal_env=make)
+
+    def room_of_cells(distance: float) -> GoalWorld:
+        return replace(room(distance), goals={"state_key": _in_room})
 
     def sets() -> GoalWorld:
         drawn = RandomSets(seed=0)
@@ -364,6 +367,7 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
         "near-lander": lambda: near("LunarLander-v3"),
         "room-.05": lambda: room(0.05),
         "room-.1": lambda: room(0.1),
+        "room-.05-keyed": lambda: room_of_cells(0.05),
         "random-bits-15": lambda: random_bits(15),
         "random-bits-20": lambda: random_bits(20),
         "random-bits-30": lambda: random_bits(30),

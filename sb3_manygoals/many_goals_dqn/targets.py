@@ -24,6 +24,7 @@ from sb3_manygoals.many_goals_dqn.replay_buffer import (
     ManyGoalsReplayBuffer,
     ManyGoalsSamples,
 )
+from sb3_manygoals.packing import has_floats
 from sb3_manygoals.validation import check_number
 from sb3_manygoals.world import WorldModel
 
@@ -33,7 +34,8 @@ GoalSampling = Literal["uniform", "segments", "behavior"]
 _SEGMENT_LENGTH = 4
 # The weight of a pair falls by this factor for each step to the goal.
 _NEAR_DECAY = 0.75
-# The share of all weight that is on pairs of a transition and the goal that was pursued in it.
+# Where goals are floats, so much of all weight is on pairs of a transition and the goal that was
+# pursued in it.
 _PURSUED_SHARE = 0.5
 # Of the goals of an update, at most one of so many was pursued in its segments.
 _GOALS_PER_PURSUED = 4
@@ -234,9 +236,12 @@ class TDTargets(Targets):
     transitions led. So each state sees the goals that lie ahead on its own path, as with
     hindsight (Andrychowicz et al. 2017), and those on all other paths of the update. Pairs that are
     near each other weigh most (:func:`~sb3_manygoals.losses.near_weights`): values of goals far
-    away are bootstrapped from theirs. Up to a quarter of the goals are those that were pursued in
-    the segments, and half of all weight is on transitions paired with their own pursued goal
-    (:func:`~sb3_manygoals.losses.pursued_weights`).
+    away are bootstrapped from theirs.
+
+    If goals are floats, up to a quarter of the goals of an update are those that were pursued in
+    its segments, and half of all weight is on transitions paired with their own pursued goal
+    (:func:`~sb3_manygoals.losses.pursued_weights`). Such goals come from sensors, which may show
+    ways that there are not.
 
     :param context: the parts of the ManyGoalsDQN that targets use
     :param goal_sampling: the goals of an update. "segments": the distinct next observations of
@@ -255,7 +260,8 @@ class TDTargets(Targets):
     :param near_floor: ``floor`` of the same function, greater than 0
     :param pursued_share: with "segments", the share of all weight that is on pairs of a transition
         and the goal that was pursued in it, in [0, 1). 0.0: the goals that were pursued have no
-        part in an update. They have none with ``goals_in_replay``, where goals are forgotten
+        part in an update. They have none with ``goals_in_replay``, where goals are forgotten. None:
+        0.5 if goals are floats, else 0.0
     :raises ValueError: if an argument is out of its range
     """
 
@@ -268,7 +274,7 @@ class TDTargets(Targets):
         initial_value: float | None = None,
         near_decay: float | None = None,
         near_floor: float = 0.02,
-        pursued_share: float = _PURSUED_SHARE,
+        pursued_share: float | None = None,
     ) -> None:
         super().__init__(context)
         if goal_sampling not in get_args(GoalSampling):
@@ -286,6 +292,8 @@ class TDTargets(Targets):
             near_decay = _NEAR_DECAY if goal_sampling == "segments" else 1.0
         self.near_decay = check_number("near_decay", near_decay, above=0, at_most=1)
         self.near_floor = check_number("near_floor", near_floor, above=0)
+        if pursued_share is None:
+            pursued_share = _PURSUED_SHARE if has_floats(context.goal_buffer.goal_space) else 0.0
         self.pursued_share = check_number("pursued_share", pursued_share, at_least=0, below=1)
 
     def after_update(self) -> None:

@@ -210,7 +210,7 @@ def test_own_goals_that_are_held_out_are_not_taught(goal_sampling):
 def test_known_goals_are_found_by_their_ids():
     model = td_model(
         Corridor(6),
-        targets={"goal_sampling": "segments"},
+        targets={"goal_sampling": "segments", "pursued_share": 0.5},
         goal_wrapper_kwargs={"max_episode_steps": 5},
     ).learn(300)
     assert model.replay_buffer.behavior_goals is None
@@ -230,6 +230,17 @@ def test_a_share_that_is_none_is_refused(share):
         td_model(targets={"goal_sampling": "segments", "pursued_share": share})
 
 
-def test_without_a_share_pursued_goals_have_no_part_in_updates():
-    model = td_model(targets={"goal_sampling": "segments", "pursued_share": 0.0}).learn(60)
-    assert model.targets.sample(8, 4, model.rng).pursued is None
+@pytest.mark.parametrize(
+    ("env", "share", "is_taught"),
+    [
+        (Corridor(6), None, False),
+        (Corridor(6), 0.1, True),
+        (Sparse(), None, True),
+        (Sparse(), 0.0, False),
+    ],
+)
+def test_by_default_pursued_goals_have_a_part_in_updates_if_goals_are_floats(env, share, is_taught):
+    policy = "MultiInputPolicy" if isinstance(env, Sparse) else "MlpPolicy"
+    targets = {"goal_sampling": "segments", "pursued_share": share}
+    model = td_model(env, policy, targets=targets).learn(60)
+    assert (model.targets.sample(8, 4, model.rng).pursued is not None) == is_taught
