@@ -1,22 +1,26 @@
 """
-Measure recipes of bootstrapping with 20 bits, or on the small map, while they are trained.
+Train by a recipe of bootstrapping, in a GoalEnv or on the small map, and add a row to a file.
 
 OMP_NUM_THREADS=1 PYTHONPATH=. python docs/results/bootstrapping/recipes.py random-bits-20 5000
-    '{"segment_length": 8, "tau": 0.01}'
+    '{"segment_length": 8, "tau": 0.01}' runs/recipes.csv
 """
 
 import json
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pandas as pd
 import torch as th
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 import gym_twoRooms  # noqa: F401 - registers its worlds
 import sb3_manygoals.many_goals_dqn.targets as targets_module
-from benchmarks import goals
+from benchmarks import goals, recording
 from benchmarks.goal_worlds import worlds
 from benchmarks.worlds import World
 from sb3_manygoals import GymnasiumVecEnv, ManyGoalsDQN, TDTargets, evaluate_mastery
@@ -28,7 +32,7 @@ def train(world: str, steps: int, recipe: dict[str, Any], seed: int = 0) -> Many
     """Train by a recipe: arguments of ManyGoalsDQN and of TDTargets, and ``segment_length``."""
     settings = dict(recipe)
     targets_module._SEGMENT_LENGTH = settings.pop("segment_length", targets_module._SEGMENT_LENGTH)
-    names = ("near_decay", "near_floor", "goal_sampling")
+    names = ("near_decay", "near_floor", "goal_sampling", "pursued_share")
     target_kwargs = {name: settings.pop(name) for name in names if name in settings}
     env: Any
     goals_of_world: dict[str, Any] = {}
@@ -51,21 +55,55 @@ def train(world: str, steps: int, recipe: dict[str, Any], seed: int = 0) -> Many
     return model.learn(steps)
 
 
-def success(model: ManyGoalsDQN, world: str) -> list[float]:
-    """Return success greedily, and with 10% random actions on the small map."""
+def success(model: ManyGoalsDQN, world: str) -> dict[str, float]:
+    """
+    Return success greedily. On the small map, there is also success with 10% random actions, and in
+    a room that of goals behind the wall.
+    """
     if world != "small":
-        return [float(goals._reach_own(model, worlds()[world]()).mean())]
+        reached = goals._reach_own(model, worlds()[world]())
+        found = {"greedy": float(reached.mean())}
+        if world.startswith("room"):
+            found["behind_the_wall"] = float(reached[_are_behind_the_wall(world)].mean())
+        return found
     tables = World(SMALL_MAP).tables
     env = World(SMALL_MAP).vector(len(tables))
-    found = [
-        evaluate_mastery(model, env, tables.observations, epsilon=epsilon, seed=1_000).rate
-        for epsilon in (0.0, 0.1)
-    ]
-    return [float(np.round(rate, 4)) for rate in found]
+    rates = {
+        name: evaluate_mastery(model, env, tables.observations, epsilon=epsilon, seed=1_000).rate
+        for name, epsilon in (("greedy", 0.0), ("epsilon", 0.1))
+    }
+    return {name: float(np.round(rate, 4)) for name, rate in rates.items()}
+
+
+def _are_behind_the_wall(world: str) -> NDArray[np.bool_]:
+    """Return which goals that are measured lie on the other side of the wall."""
+    make = worlds()[world]().goal_env
+    assert make is not None
+    env: Any = make()
+    found = []
+    for episode in range(worlds()[world]().episodes):
+        seen, _ = env.reset(seed=10_000 + episode)
+        found.append((env._place[0] < 0.5) != (seen["desired_goal"][0] < 0.5))
+    return np.array(found)
 
 
 if __name__ == "__main__":
     th.set_num_threads(1)
-    name, n_steps, text = sys.argv[1:]
+    name, n_steps, text, file = sys.argv[1:]
+    began = time.perf_counter()
     learner = train(name, int(n_steps), json.loads(text))
-    print(name, n_steps, text, learner._n_updates, success(learner, name))
+    row = {
+        "commit": recording.git_revision(),
+        "world": name,
+        "recipe": text,
+        "steps": int(n_steps),
+        "updates": learner._n_updates,
+        "seconds": round(time.perf_counter() - began, 1),
+        "greedy": None,
+        "epsilon": None,
+        "behind_the_wall": None,
+        **success(learner, name),
+    }
+    print(row)
+    is_new = not Path(file).exists()
+    pd.DataFrame([row]).to_csv(file, mode="a", header=is_new, index=False)
