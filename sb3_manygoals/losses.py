@@ -93,19 +93,24 @@ def pursued_weights(
     Hindsight experience replay teaches each transition its own goal, too, beside others
     (Andrychowicz et al. 2017). The weights are
 
-    .. math:: (1 - \text{share})\, w_{sg} + \text{share}\, p_{sg} / \bar{p}.
+    .. math:: (1 - z)\, w_{sg} + z\, p_{sg} / \bar{p},
+
+    where z is ``share`` times the share of transitions whose goal is among the G goals. So a few
+    such transitions do not make up the whole loss.
 
     :param weights: weights w of all pairs, with mean 1, shape (S, G). None: equal ones
     :param pursued: p, whether the goal was pursued in the transition, bool, shape (S, G)
-    :param share: the share of all weight that is on these pairs, in [0, 1]
+    :param share: the share of all weight that is on these pairs if each transition has one, in
+        [0, 1]
     :return: weights with mean 1, shape (S, G). ``weights`` if no pair was pursued, or the share is
         0
     """
     if share == 0.0 or not pursued.any():
         return weights
     own = pursued.float()
-    own = share * own / own.mean()
-    return own + (1.0 - share) * (th.ones_like(own) if weights is None else weights)
+    own_share = share * own.amax(dim=1).mean()
+    others = th.ones_like(own) if weights is None else weights
+    return (1.0 - own_share) * others + own_share * own / own.mean()
 
 
 def best_action_loss(

@@ -168,14 +168,14 @@ class PackedSpace(spaces.Box):
         return f"PackedSpace({self.parts})"
 
 
-def has_floats(space: spaces.Space[Any]) -> bool:
+def are_floats(space: spaces.Space[Any]) -> bool:
     """
-    Return whether observations have numbers with fractions.
+    Return whether all numbers of observations may have fractions.
 
     :param space: their space, packed or not
     """
     parts = space.parts.values() if isinstance(space, PackedSpace) else [space]
-    return any(np.issubdtype(part.dtype, np.floating) for part in parts)
+    return all(np.issubdtype(part.dtype, np.floating) for part in parts)
 
 
 def packed_parts(observation_space: spaces.Dict, leave_out: tuple[str, ...] = ()) -> PackedSpace:

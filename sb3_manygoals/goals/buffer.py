@@ -239,7 +239,7 @@ class GoalBuffer:
 
     @property
     def remembers_goals(self) -> bool:
-        """Whether a goal stays known once it was met, so that its id tells it for ever."""
+        """Whether a goal stays known once it was met."""
         return True
 
     @property

@@ -169,7 +169,8 @@ class GoalTracker:
         """What each environment shows achieves, shape ``(n_envs, *goal_space.shape)``."""
         self.desired_ids: NDArray[np.int64] = np.full(n_envs, UNKNOWN, dtype=np.int64)
         """
-        The ids of these goals, or of known goals that stand for them, shape ``(n_envs,)``. See
+        The ids of these goals, shape ``(n_envs,)``. Where a goal was set that is not known, it may
+        be that of a known goal that stands for it, see
         :meth:`~sb3_manygoals.GoalBuffer.stand_ins`.
         """
         self.desired_are_known: NDArray[np.bool_] = np.zeros(n_envs, dtype=np.bool_)
@@ -361,11 +362,13 @@ class GoalTracker:
         :raises ValueError: if the goal does not fit the space, or none is known. Then nothing has
             changed
         """
-        are_known: NDArray[np.bool_] | bool = True
+        is_known = True
         if goal is not None:
             one = self.goal_buffer.check_shape(goal, "goal", axes=0)[None]
-            ids = self.goal_buffer.stand_ins(one)
-            are_known = self.goal_buffer.ids(one) != UNKNOWN
+            ids = self.goal_buffer.ids(one)
+            is_known = bool(ids[0] != UNKNOWN)
+            if not is_known:
+                ids = self.goal_buffer.stand_ins(one)
         elif len(self.goal_buffer):
             ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
             goal = self.goal_buffer.sample_shown(ids, self.rng)
@@ -375,7 +378,7 @@ class GoalTracker:
             )
         self.desired_goals[rows] = goal
         self.desired_ids[rows] = ids
-        self.desired_are_known[rows] = are_known
+        self.desired_are_known[rows] = is_known
         self._has_begun = True
         self.steps[rows] = 0
         was_reset = np.broadcast_to(world_was_reset, len(rows))
@@ -576,9 +579,10 @@ class GoalTracker:
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """Return a copy of the goal episodes, without the goal buffer."""
+        names = (*_ARRAYS_OF_EPISODES, "desired_are_known")
         return {
             "settings": self._settings(),
-            "arrays": {name: getattr(self, name).copy() for name in _ARRAYS_OF_EPISODES},
+            "arrays": {name: getattr(self, name).copy() for name in names},
             "starts": self.starts.get_checkpoint_state(),
             "rng": copy.deepcopy(self.rng),
             "selector": self.selector.get_checkpoint_state(),
@@ -594,7 +598,11 @@ class GoalTracker:
         check_same("goal episodes", state["settings"], self._settings())
         for name in _ARRAYS_OF_EPISODES:
             setattr(self, name, state["arrays"][name].copy())
-        self.desired_are_known = self.goal_buffer.ids(self.desired_goals) != UNKNOWN
+        # Checkpoints of earlier versions do not say it, and keep no goals that have no id.
+        are_known = state["arrays"].get("desired_are_known")
+        if are_known is None:
+            are_known = self.desired_ids != UNKNOWN
+        self.desired_are_known = are_known.copy()
         self._has_begun = True
         self.rng = copy.deepcopy(state["rng"])
         self.starts.set_checkpoint_state(state["starts"])

@@ -69,7 +69,7 @@ from sb3_manygoals.many_goals_dqn.state_learning import (
 from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice, estimate_states
 from sb3_manygoals.many_goals_dqn.targets import TargetContext, Targets, TDTargets
 from sb3_manygoals.networks import UniversalQNetwork, count_distinct
-from sb3_manygoals.packing import PackedSpace
+from sb3_manygoals.packing import PackedSpace, are_floats
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.validation import check_count, check_number
 from sb3_manygoals.vec_env import current_reset_infos
@@ -612,6 +612,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         if known is not None and type(known) is kind and known.context == context:
             return
         self.targets = kind(context, **(self.target_kwargs or {}))
+        self.replay_buffer.keeps_behavior_goals = self.targets.uses_behavior_goals
         self._last_target_class = kind
         self._set_rhythm(kind)
         self.policy.use_target_network(kind.uses_target_network)
@@ -655,7 +656,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             n_states = self._estimate_states()
             reason += f", but the world seems to have some {n_states:,.0f} states"
         self.logger.info(f"{reason}: values are {how}")
-        if not choice.plan and not choice.is_too_large:
+        if not choice.plan and not choice.is_too_large and not self._are_goals_places:
             advice = (
                 '. Say which are one state, goal_wrapper_kwargs={"state_key": ...}: see "Which '
                 'observations are one state" in the guide'
@@ -712,7 +713,21 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         is_long = self._is_learning and self._total_timesteps >= FEWEST_STEPS
         has_key = self.goal_buffer.state_key is not None
         wanted = self.state_class is None and self._may_learn_states
+        wanted &= not self._are_goals_places
         return wanted and is_long and not has_key and not self._gave_up_states
+
+    @property
+    def _are_goals_places(self) -> bool:
+        """
+        Whether all is floats, and it is told which goals are reached, as by a distance.
+
+        Then values can be bootstrapped without states, and states that are learned mislead: beside
+        a wall, what noise shows on the other side counts as a way through.
+        """
+        assert self.goal_buffer is not None
+        spaces_of_floats = (self.goal_buffer.observation_space, self.goal_buffer.goal_space)
+        is_told = self.goal_buffer.achievement.reached is not None
+        return is_told and all(are_floats(space) for space in spaces_of_floats)
 
     def _give_up_states(self) -> None:
         """Tell states apart by their bytes again, and bootstrap, because learned ones are none."""

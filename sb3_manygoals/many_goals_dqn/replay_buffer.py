@@ -94,7 +94,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
     While all observations are known states, a transition is the ids of s and s', 8 bytes, and
     observations are read from the states. From the first observation on that is no known state,
-    all observations are kept. If these do not fit into the available memory, the replay memory
+    all observations are kept. If ``keeps_behavior_goals`` is set, goals that were pursued and have
+    no id are kept, too. If all this does not fit into the available memory, the replay memory
     becomes smaller, with a warning (see :meth:`shrink`).
 
     :param buffer_size: number of transitions kept, of all environments together
@@ -124,7 +125,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         super().__init__(n_envs, space, action_space, device, n_envs, optimize_memory_usage)
         del self.rewards, self.timeouts
         self._shape = space.shape or ()
-        self._goal_space = observation_space["desired_goal"]
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.requested_size = self.buffer_size
         """Steps of the environments that were asked for. ``buffer_size`` may shrink."""
@@ -153,6 +153,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         The goals that were pursued and had no id, shape (time, n_envs, *goal_space.shape). None
         until there is one.
         """
+        self.keeps_behavior_goals = False
+        """Whether to keep goals that are pursued and have no id. Targets that read them set it."""
         self.states: ExactStates | None = None
         """The states that ids refer to. None: observations are stored."""
         self.stores_observations = False
@@ -177,8 +179,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param done: ends of the goal episodes, which are not kept
         :param infos: infos of the goal wrappers, with ``env_terminated`` and ``achieved_goal_id``.
             If they are there, ``desired_goal_id``, ``env_reward``, and the ids of states are kept.
-            Where ``desired_goal_is_known`` is False, the desired goal itself is kept.
-            ``action_mask`` is needed if masks are kept
+            If ``keeps_behavior_goals`` is set, the desired goal itself is kept where
+            ``desired_goal_is_known`` is False. ``action_mask`` is needed if masks are kept
         :raises ValueError: if masks are kept, and one is missing or allows no action though the
             environment has not ended
         """
@@ -191,9 +193,13 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         )
         if self.states is None or (state_ids == UNKNOWN).any():
             self.store_observations()
-        without_id = [row for row, info in enumerate(infos) if _has_goal_without_id(info)]
-        if without_id:
-            self._store_behavior_goals()
+        goals = obs["desired_goal"] if self.keeps_behavior_goals else None
+        without_id: list[int] = []
+        if goals is not None:
+            without_id = [row for row, info in enumerate(infos) if _has_goal_without_id(info)]
+        if without_id and self.behavior_goals is None:
+            assert goals is not None
+            self._store_behavior_goals(goals)
         # Only now, because the memory may just have become smaller.
         at = self.pos
         if self.stores_observations:
@@ -206,9 +212,10 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.next_goal_ids[at] = [info["achieved_goal_id"] for info in infos]
         self.behavior_goal_ids[at] = [info.get("desired_goal_id", UNKNOWN) for info in infos]
         if without_id:
+            assert goals is not None
             assert self.behavior_goals is not None
             self.behavior_goal_ids[at, without_id] = OWN_GOAL
-            self.behavior_goals[at, without_id] = obs["desired_goal"][without_id]
+            self.behavior_goals[at, without_id] = goals[without_id]
         if self.next_action_masks is not None:
             self.next_action_masks[at] = masks
         self._add_rewards(at, [info.get("env_reward", 0.0) for info in infos])
@@ -253,22 +260,25 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self.state_ids = np.zeros((0, self.n_envs, 2), dtype=np.int32)
         self.stores_observations = True
 
-    def _store_behavior_goals(self) -> None:
+    def _store_behavior_goals(self, goals: NDArray[Any]) -> None:
         """
-        Make room for goals that were pursued and have no id.
+        Make room for goals that are pursued and have no id, and shrink if there is too little.
 
+        :param goals: goals of all environments, shape (n_envs, *goal_space.shape)
         :raises MemoryError: if so few transitions fit that nothing could be learned from them
         """
-        if self.behavior_goals is not None:
-            return
         available = share_of_memory(_SHARE_OF_MEMORY)
-        if not self.stores_observations and self.states is not None:
+        of_later_steps = goals.nbytes
+        if self.stores_observations:
+            # Their arrays are there, but take memory only once they are filled.
+            of_later_steps += 2 * self.n_envs * self.size_of_observation
+        elif self.states is not None:
             available -= (self.states.capacity - len(self.states)) * self.size_of_observation
-        rows = max(available, 0) // (self.n_envs * self.size_of_goal)
+        available -= self.size() * goals.nbytes
+        rows = self.size() + max(available, 0) // of_later_steps
         if rows < self.buffer_size:
             self.shrink(rows * self.n_envs)
-        shape = (self.buffer_size, self.n_envs, *(self._goal_space.shape or ()))
-        self.behavior_goals = np.zeros(shape, self._goal_space.dtype)
+        self.behavior_goals = np.zeros((self.buffer_size, *goals.shape), goals.dtype)
 
     def _store_ids(self) -> None:
         """Store ids of states, not observations, from now on. There must be no transitions."""
@@ -284,7 +294,10 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             # The states that are still to come need memory too.
             room = self.states.capacity - len(self.states)
             available -= room * self.size_of_observation
-        rows = max(available, 0) // (2 * self.n_envs * self.size_of_observation)
+        of_step = 2 * self.n_envs * self.size_of_observation
+        if self.behavior_goals is not None:
+            of_step += self.behavior_goals[0].nbytes
+        rows = max(available, 0) // of_step
         if rows < self.buffer_size:
             self.shrink(rows * self.n_envs)
 
@@ -292,11 +305,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     def size_of_observation(self) -> int:
         """Bytes of an observation."""
         return math.prod(self._shape) * np.dtype(self.observation_space.dtype).itemsize
-
-    @property
-    def size_of_goal(self) -> int:
-        """Bytes of a goal."""
-        return math.prod(self._goal_space.shape or ()) * np.dtype(self._goal_space.dtype).itemsize
 
     def shrink(self, buffer_size: int) -> None:
         """
@@ -312,7 +320,6 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         what = (
             f"a replay memory of {asked} transitions would take "
             f"{readable(2 * asked * self.size_of_observation)} if observations do not recur, "
-            f"goals of episodes that it keeps up to {readable(asked * self.size_of_goal)}, "
             f"{readable(share_of_memory(1.0))} are available"
         )
         if rows * self.n_envs < min(_FEWEST_TRANSITIONS, asked):
@@ -370,7 +377,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     def move_to(self, goal_buffer: GoalBuffer, states: ExactStates | None) -> None:
         """
         Let ids refer to another goal buffer and its states from now on. Next observations become
-        goals in it. Which known goals were pursued is forgotten.
+        goals in it. Which goals were pursued is forgotten.
 
         :param goal_buffer: the goals that ids refer to
         :param states: the states that ids refer to, those of the goal buffer. None to store
@@ -396,8 +403,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         elif not self.stores_observations:
             self.state_ids = moved
         self.states = states
-        pursued = self.behavior_goal_ids[: self.size()]
-        pursued[pursued != OWN_GOAL] = UNKNOWN
+        self.behavior_goal_ids[: self.size()] = UNKNOWN
+        self.behavior_goals = None
 
     def record_in(self, world: WorldModel) -> None:
         """
@@ -513,6 +520,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         """Restore the attributes, with room for more transitions."""
         # Memories of earlier versions kept no goals.
         self.behavior_goals = None
+        self.keeps_behavior_goals = False
         # They have their attributes as they are.
         for name, value in state.get("attributes", state).items():
             setattr(self, name, value)
@@ -578,8 +586,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self._store_ids()
         self.behavior_goals = None
         # Checkpoints of earlier versions have no such goals.
-        if state.get("behavior_goals") is not None:
-            self._store_behavior_goals()
+        goals = state.get("behavior_goals")
+        if goals is not None:
+            self.behavior_goals = np.zeros((self.buffer_size, *goals.shape[1:]), goals.dtype)
         for name in self._arrays_to_save:
             if state.get(name) is not None:
                 getattr(self, name)[: len(state[name])] = state[name]

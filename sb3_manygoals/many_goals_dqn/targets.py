@@ -24,7 +24,7 @@ from sb3_manygoals.many_goals_dqn.replay_buffer import (
     ManyGoalsReplayBuffer,
     ManyGoalsSamples,
 )
-from sb3_manygoals.packing import has_floats
+from sb3_manygoals.packing import are_floats
 from sb3_manygoals.validation import check_number
 from sb3_manygoals.world import WorldModel
 
@@ -61,9 +61,9 @@ class UpdateBatch(NamedTuple):
     """
     pursued: th.Tensor | None = None
     """
-    Whether each goal was pursued when the transition was made, bool, shape (S, G). If each
-    transition has a goal of its own, whether it is known which one was pursued, shape (S,). None if
-    targets do not ask.
+    Which of the goals were pursued when the transition was made, bool, shape (S, G). False for
+    goals that are in the update for another reason. If each transition has a goal of its own,
+    whether it is known which one was pursued, shape (S,). None if targets do not ask.
     """
 
 
@@ -120,6 +120,11 @@ class Targets(ABC):
 
     def __init__(self, context: TargetContext) -> None:
         self.context = context
+
+    @property
+    def uses_behavior_goals(self) -> bool:
+        """Whether targets read the goals that were pursued. If not, some are not stored."""
+        return False
 
     @abstractmethod
     def sample(
@@ -258,10 +263,10 @@ class TDTargets(Targets):
         pairs have equal weights. None: 0.75 with "segments", else 1.0, as in the paper. Weights are
         equal also if never reaching a goal is worth as much as reaching it
     :param near_floor: ``floor`` of the same function, greater than 0
-    :param pursued_share: with "segments", the share of all weight that is on pairs of a transition
-        and the goal that was pursued in it, in [0, 1). 0.0: the goals that were pursued have no
-        part in an update. They have none with ``goals_in_replay``, where goals are forgotten. None:
-        0.5 if goals are floats, else 0.0
+    :param pursued_share: ``share`` of :func:`~sb3_manygoals.losses.pursued_weights`, in [0, 1),
+        with "segments". 0.0: the goals that were pursued have no part in an update. They have none
+        with ``goals_in_replay``, where goals are forgotten, and where an update has fewer than four
+        goals. None: 0.5 if goals are floats, else 0.0
     :raises ValueError: if an argument is out of its range
     """
 
@@ -293,8 +298,15 @@ class TDTargets(Targets):
         self.near_decay = check_number("near_decay", near_decay, above=0, at_most=1)
         self.near_floor = check_number("near_floor", near_floor, above=0)
         if pursued_share is None:
-            pursued_share = _PURSUED_SHARE if has_floats(context.goal_buffer.goal_space) else 0.0
+            pursued_share = _PURSUED_SHARE if are_floats(context.goal_buffer.goal_space) else 0.0
         self.pursued_share = check_number("pursued_share", pursued_share, at_least=0, below=1)
+
+    @property
+    def uses_behavior_goals(self) -> bool:
+        """Whether the goals that were pursued have a part in updates."""
+        if self.goal_sampling == "segments":
+            return self.pursued_share > 0.0 and self.context.goal_buffer.remembers_goals
+        return self.goal_sampling == "behavior"
 
     def after_update(self) -> None:
         """Let the target network follow, unless it is updated at intervals."""
@@ -381,7 +393,7 @@ class TDTargets(Targets):
         next_observations = samples.next_observations[places[chosen]].cpu().numpy()
         goals[: len(chosen)] = goal_buffer.achieved(next_observations, met[chosen])
         pursued = None
-        if self.pursued_share > 0.0 and goal_buffer.remembers_goals:
+        if self.uses_behavior_goals:
             own_ids, own_goals = self._pursued_in(samples, rng)
             labels = _labels(own_ids, own_goals)
             distinct, places = np.unique(labels, return_index=True)
@@ -465,22 +477,30 @@ class TDTargets(Targets):
         assert samples is not None
         goal_buffer = self.context.goal_buffer
         next_ids = samples.next_goal_ids[:, None] if pairwise else samples.next_goal_ids
-        if goal_buffer.tells_goals_by_ids:
-            return (next_ids == batch.goal_ids) & (batch.goal_ids != UNKNOWN)
         ids = samples.next_goal_ids.cpu().numpy()
+        goal_ids = batch.goal_ids.cpu().numpy()
+        have_ids = (ids != UNKNOWN).all() or (goal_ids != UNKNOWN).all()
+        if goal_buffer.tells_goals_by_ids and have_ids:
+            return next_ids == batch.goal_ids
         achieved = goal_buffer.achieved(samples.next_observations.cpu().numpy(), ids)
         goals = batch.goals.cpu().numpy()
         if pairwise:
             n_goals = len(goals)
             goals = np.tile(goals, (len(achieved), *[1] * (goals.ndim - 1)))
+            goal_ids = np.tile(goal_ids, len(achieved))
             achieved = np.repeat(achieved, n_goals, axis=0)
-        reached = goal_buffer.is_reached(achieved, goals)
-        shape = (len(ids), -1) if pairwise else (len(ids),)
+            ids = np.repeat(ids, n_goals)
+        if goal_buffer.tells_goals_by_ids:
+            reached = goal_buffer.is_reached(achieved, goals, ids, goal_ids)
+        else:
+            reached = goal_buffer.is_reached(achieved, goals)
+        shape = (len(samples.next_goal_ids), -1) if pairwise else (len(ids),)
         return th.as_tensor(reached.reshape(shape), device=batch.goals.device)
 
     def losses(self, batch: UpdateBatch, target_values: th.Tensor) -> th.Tensor:
         """
-        Return the paper's L(g) of each goal. Pairs have weights, unless ``near_decay`` is 1.
+        Return the paper's L(g) of each goal. Pairs have weights, unless ``near_decay`` is 1 and
+        ``pursued_share`` is 0.
 
         :param batch: data of the update
         :param target_values: targets of the taken actions, from :meth:`target_values`

@@ -88,11 +88,14 @@ def test_near_weights_fall_with_distance_for_all_rewards(gamma, decay, goal_rewa
 def test_pursued_goals_get_their_share_of_all_weight():
     weights = th.tensor([[2.0, 0.5], [1.0, 0.5]])
     pursued = th.tensor([[True, False], [False, False]])
-    # All weight is 4. A quarter of it is on the one pair, and the rest is as before.
+    # All weight is 4. Half of the transitions have a pair, so it gets half of a half.
     expected = th.tensor([[1.0 + 1.5, 0.375], [0.75, 0.375]])
-    th.testing.assert_close(pursued_weights(weights, pursued, 0.25), expected)
+    th.testing.assert_close(pursued_weights(weights, pursued, 0.5), expected)
     equal = th.tensor([[1.0 + 0.75, 0.75], [0.75, 0.75]])
-    th.testing.assert_close(pursued_weights(None, pursued, 0.25), equal)
+    th.testing.assert_close(pursued_weights(None, pursued, 0.5), equal)
+    both = th.tensor([[True, False], [True, False]])
+    expected = th.tensor([[1.0 + 1.0, 0.25], [1.0 + 0.5, 0.25]])
+    th.testing.assert_close(pursued_weights(weights, both, 0.5), expected)
     assert pursued_weights(weights, pursued, 0.0) is weights
     assert pursued_weights(weights, th.zeros_like(pursued), 0.25) is weights
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from stable_baselines3.common.save_util import load_from_zip_file, save_to_zip_file
 
-from sb3_manygoals.packing import PackedSpace, has_floats, packed_observation, packed_parts
+from sb3_manygoals.packing import PackedSpace, are_floats, packed_observation, packed_parts
 
 DTYPES = [
     np.dtype(name)
@@ -269,10 +269,10 @@ def test_observations_of_goal_observations_are_packed_once():
         packed_observation({"observation": 2}, of_goal_env)
 
 
-def test_it_is_told_which_spaces_have_fractions():
+def test_it_is_told_which_spaces_have_fractions_only():
     whole = spaces.Box(0, 255, (2, 2), np.uint8)
     floats = spaces.Box(0.0, 1.0, (2,), np.float32)
-    assert has_floats(floats)
-    assert has_floats(PackedSpace(spaces.Dict({"picture": whole, "place": floats})))
-    assert not has_floats(PackedSpace(spaces.Dict({"picture": whole})))
-    assert not any(has_floats(one) for one in (whole, spaces.Discrete(3), spaces.MultiBinary(4)))
+    assert are_floats(floats)
+    assert are_floats(PackedSpace(spaces.Dict({"place": floats, "speed": floats})))
+    assert not are_floats(PackedSpace(spaces.Dict({"picture": whole, "place": floats})))
+    assert not any(are_floats(one) for one in (whole, spaces.Discrete(3), spaces.MultiBinary(4)))

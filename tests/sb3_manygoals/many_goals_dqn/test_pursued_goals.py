@@ -2,26 +2,36 @@
 
 import copy
 import pickle
+import warnings
 
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, TDTargets
+from benchmarks.sensors import NoisyRoom
+from sb3_manygoals import (
+    GoalBuffer,
+    GoalBufferWrapper,
+    ManyGoalsDQN,
+    TDTargets,
+    VecGoalBufferWrapper,
+)
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.losses import near_weights
-from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, ManyGoalsSamples
 from sb3_manygoals.many_goals_dqn.replay_buffer import OWN_GOAL
-from tests.sb3_manygoals.goal_worlds import Sparse, near
-from tests.sb3_manygoals.many_goals_dqn.models import gradient, moved, td_model
+from sb3_manygoals.world import ExactStates
+from tests.sb3_manygoals.goal_worlds import RIGHT, STAY, Sparse, near
+from tests.sb3_manygoals.many_goals_dqn.models import CELLS, gradient, make_model, moved, td_model
 from tests.sb3_manygoals.worlds import Corridor
 
 PLACE = spaces.Box(-10.0, 10.0, (1,), np.float64)
 SPACE = spaces.Dict({key: PLACE for key in ("observation", "achieved_goal", "desired_goal")})
 
 
-def add(buffer, goals, ids):
+def add(buffer, goals, ids, **infos_of_all):
     """Add a transition of each environment, in which goals were pursued that had these ids."""
     goals = np.array(goals, dtype=np.float64)[:, None]
     obs = {"observation": goals, "achieved_goal": goals, "desired_goal": goals}
@@ -31,6 +41,7 @@ def add(buffer, goals, ids):
             "desired_goal_is_known": goal_id != UNKNOWN,
             "achieved_goal_id": UNKNOWN,
             "env_terminated": False,
+            **infos_of_all,
         }
         for goal_id in ids
     ]
@@ -39,8 +50,10 @@ def add(buffer, goals, ids):
 
 
 def memory(buffer_size=8, n_envs=2):
-    """Return an empty replay memory of numbers."""
-    return ManyGoalsReplayBuffer(buffer_size, SPACE, spaces.Discrete(3), "cpu", n_envs)
+    """Return an empty replay memory of numbers that keeps goals without an id."""
+    buffer = ManyGoalsReplayBuffer(buffer_size, SPACE, spaces.Discrete(3), "cpu", n_envs)
+    buffer.keeps_behavior_goals = True
+    return buffer
 
 
 def pursued(buffer):
@@ -65,15 +78,16 @@ def test_goals_without_an_id_are_kept_themselves():
     other.set_checkpoint_state(copy.deepcopy(buffer.get_checkpoint_state()))
     assert pursued(other) == expected
     assert pursued(pickle.loads(pickle.dumps(buffer))) == expected
-    # Another goal buffer may have other ids, but the goals without ids are still there.
-    buffer.move_to(GoalBuffer(PLACE, 100), None)
-    assert pursued(buffer) == [[UNKNOWN, UNKNOWN], [0.5, UNKNOWN], [0.5, 0.25]]
     for _ in range(999):
         add(buffer, [0.75, 1.0], [UNKNOWN, 1])
     with pytest.warns(UserWarning, match="it keeps the newest 2002"):
         buffer.shrink(2_002)
-    assert pursued(buffer)[:3] == [[0.5, UNKNOWN], [0.5, 0.25], [0.75, 1.0]]
+    assert pursued(buffer)[:3] == [[0.5, 4.0], [0.5, 0.25], [0.75, 1.0]]
     assert len(buffer.behavior_goals) == 1_001
+    # Goals of another goal buffer may mean something else.
+    buffer.move_to(GoalBuffer(PLACE, 100), None)
+    assert np.unique(pursued(buffer)).tolist() == [UNKNOWN]
+    assert buffer.behavior_goals is None
     other.set_checkpoint_state(memory(buffer_size=3_000).get_checkpoint_state())
     assert other.behavior_goals is None
 
@@ -87,23 +101,51 @@ def test_a_memory_of_an_earlier_version_is_read():
     other.set_checkpoint_state(state)
     assert pursued(other) == [[3.0, 4.0]]
     old = buffer.__getstate__()
-    del old["attributes"]["behavior_goals"]
-    restored = memory()
+    for name in ("behavior_goals", "keeps_behavior_goals"):
+        del old["attributes"][name]
+    restored = ManyGoalsReplayBuffer.__new__(ManyGoalsReplayBuffer)
     restored.__setstate__(old)
+    add(restored, [0.5, 4.0], [UNKNOWN, 4])
     assert restored.behavior_goals is None
-    assert pursued(restored) == [[3.0, 4.0]]
+    assert pursued(restored) == [[3.0, 4.0], [UNKNOWN, 4.0]]
+    restored.keeps_behavior_goals = True
+    add(restored, [0.5, 4.0], [UNKNOWN, 4])
+    assert pursued(restored)[2] == [0.5, 4.0]
 
 
-def test_the_memory_becomes_smaller_where_goals_do_not_fit(monkeypatch):
+@pytest.mark.parametrize("stores_observations", [False, True])
+def test_the_memory_becomes_smaller_where_goals_do_not_fit(monkeypatch, stores_observations):
     buffer = memory(buffer_size=4_000, n_envs=2)
-    buffer.store_observations()
+    if stores_observations:
+        buffer.store_observations()
+    else:
+        buffer.move_to(GoalBuffer(PLACE, 100), ExactStates(PLACE, 100))
+    # A step of both environments has two goals of 8 bytes, and four observations if they are kept.
+    of_step = 48 if stores_observations else 16
+    room = 1_500 * of_step + (0 if stores_observations else 100 * 8)
     monkeypatch.setattr(
-        "sb3_manygoals.many_goals_dqn.replay_buffer.share_of_memory", lambda share: 2_000 * 8
+        "sb3_manygoals.many_goals_dqn.replay_buffer.share_of_memory", lambda share: room
     )
-    with pytest.warns(UserWarning, match="goals of episodes that it keeps up to .* newest 2000"):
-        add(buffer, [0.5, 0.25], [UNKNOWN, UNKNOWN])
-    assert buffer.behavior_goals.shape == (1_000, 2, 1)
+    known = {"state_id": 0, "next_state_id": 0}
+    with pytest.warns(UserWarning, match="it keeps the newest 3000"):
+        add(buffer, [0.5, 0.25], [UNKNOWN, UNKNOWN], **known)
+    assert buffer.behavior_goals.shape == (1_500, 2, 1)
+    assert buffer.stores_observations == stores_observations
     assert pursued(buffer) == [[0.5, 0.25]]
+
+
+def test_goals_that_no_targets_ask_for_are_not_kept():
+    buffer = memory()
+    buffer.keeps_behavior_goals = False
+    add(buffer, [0.5, 4.0], [UNKNOWN, 4])
+    assert buffer.behavior_goals is None
+    assert pursued(buffer) == [[UNKNOWN, 4.0]]
+    asks = td_model(Sparse(), "MultiInputPolicy", targets={"goal_sampling": "segments"})
+    assert asks.replay_buffer.keeps_behavior_goals
+    does_not = td_model(Sparse(), "MultiInputPolicy")
+    assert not does_not.replay_buffer.keeps_behavior_goals
+    default = make_model(Sparse(), "MultiInputPolicy")
+    assert default.replay_buffer.keeps_behavior_goals == isinstance(default.targets, TDTargets)
 
 
 def test_own_goals_of_an_environment_are_taught_with_their_transitions():
@@ -144,8 +186,9 @@ def test_own_goals_of_an_environment_are_taught_with_their_transitions():
     targets[th.as_tensor(reached)] = 0.0
     values = now.gather(2, taken)[:, :, 0]
     both = [near_weights(each, 0.75, 0.1, 0.9, 0.0, -0.1) for each in (values, targets)]
-    weights = 0.75 * (both[0] + both[1]) / 2
-    weights += 0.25 * batch.pursued * (32 * 16 / batch.pursued.sum())
+    share = 0.25 * batch.pursued.any(dim=1).float().mean()
+    weights = (1.0 - share) * (both[0] + both[1]) / 2
+    weights += share * batch.pursued * (32 * 16 / batch.pursued.sum())
     expected = (weights * (values - targets).square()).mean(dim=0)
     losses = model.targets.losses(batch, model.targets.target_values(batch))
     th.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-6)
@@ -190,6 +233,7 @@ def test_own_goals_that_are_held_out_are_not_taught(goal_sampling):
         batch_size=32,
         goal_batch_size=16,
         seed=0,
+        device="cpu",
     )
     seen = set()
     losses = model.targets.losses
@@ -244,3 +288,68 @@ def test_by_default_pursued_goals_have_a_part_in_updates_if_goals_are_floats(env
     targets = {"goal_sampling": "segments", "pursued_share": share}
     model = td_model(env, policy, targets=targets).learn(60)
     assert (model.targets.sample(8, 4, model.rng).pursued is not None) == is_taught
+
+
+def test_a_goal_without_an_id_is_reached_where_the_goal_buffer_is_full():
+    space = Corridor(6).observation_space
+    model = td_model(
+        Corridor(6),
+        targets={"goal_sampling": "behavior"},
+        goal_wrapper_kwargs={"goal_buffer": GoalBuffer(space, capacity=4)},
+    )
+    env = model.get_env()
+    env.set_options({"goal": CELLS[4]})
+    env.reset()
+    with pytest.warns(RuntimeWarning, match="the goal buffer is full"):
+        model.goal_buffer.add(CELLS[[0, 1, 2, 5, 3, 4]])
+    assert (model.goal_buffer.ids(CELLS[[3, 4]]) == UNKNOWN).all()
+    samples = ManyGoalsSamples(
+        observations=th.tensor(CELLS[[3, 2]]),
+        actions=th.tensor([1, 1]),
+        next_observations=th.tensor(CELLS[[4, 3]]),
+        next_goal_ids=th.tensor([UNKNOWN, UNKNOWN]),
+        terminated=th.tensor([False, False]),
+        behavior_goal_ids=th.tensor([OWN_GOAL, OWN_GOAL]),
+        behavior_goals=th.tensor(CELLS[[4, 4]]),
+    )
+    model.replay_buffer.sample = lambda _: samples
+    batch = model.targets.sample(2, 16, model.rng)
+    assert batch.pursued.tolist() == [True, True]
+    targets = model.targets.target_values(batch)[:, 0]
+    assert targets[0] == 0.0
+    assert targets[1] < 0.0
+
+
+def test_goal_episodes_go_on_with_what_was_known_of_their_goals():
+    def make(goals=None):
+        return VecGoalBufferWrapper(DummyVecEnv([lambda: Sparse(offset=0.0)] * 2), goals)
+
+    env = make()
+    env.set_options([{"cell": 0, "own": 3.0}, {"cell": 2, "own": 0.0}])
+    env.reset()
+    tracker = env.goal_tracker
+    env.step(np.array([STAY, RIGHT]))
+    # One environment has met the goal of the other by now.
+    assert tracker.goal_buffer.ids(np.array([[3.0]]))[0] != UNKNOWN
+    assert tracker.desired_are_known.tolist() == [False, True]
+    other = make(tracker.goal_buffer)
+    other.reset()
+    state = tracker.get_checkpoint_state()
+    other.goal_tracker.set_checkpoint_state(state)
+    assert other.goal_tracker.desired_are_known.tolist() == [False, True]
+    # Checkpoints of earlier versions do not say it.
+    del state["arrays"]["desired_are_known"]
+    other.goal_tracker.set_checkpoint_state(state)
+    known = tracker.desired_ids != UNKNOWN
+    assert other.goal_tracker.desired_are_known.tolist() == known.tolist()
+
+
+def test_places_are_bootstrapped_without_learning_states():
+    """States that are learned show ways through walls."""
+    model = ManyGoalsDQN("MultiInputPolicy", NoisyRoom(0.1), seed=0, updates_per_step=0.001)
+    with warnings.catch_warnings():
+        # Nothing has to be set, so nothing is advised.
+        warnings.simplefilter("error")
+        model.learn(20_000)
+    assert type(model.targets) is TDTargets
+    assert model.goal_buffer.states.is_exact
