@@ -20,6 +20,7 @@ from sb3_manygoals.goals.files import read_npz, write_npz
 from sb3_manygoals.goals.known_goals import AchievedGoals, KnownGoals, StatesAsGoals
 from sb3_manygoals.goals.spaces import check_batch, check_goal_space, check_inside, identical, shown
 from sb3_manygoals.memory_limits import check_memory, share_of_memory
+from sb3_manygoals.packing import are_floats
 from sb3_manygoals.validation import check_count
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, LearnedStates, StateKey
 from sb3_manygoals.world.examples import EXAMPLES_PER_STATE
@@ -241,6 +242,11 @@ class GoalBuffer:
     def remembers_goals(self) -> bool:
         """Whether a goal stays known once it was met."""
         return True
+
+    @property
+    def goals_are_places(self) -> bool:
+        """Whether goals are floats, and a distance or a function says which are reached."""
+        return self.achievement.reached is not None and are_floats(self.goal_space)
 
     @property
     def tells_goals_by_ids(self) -> bool:

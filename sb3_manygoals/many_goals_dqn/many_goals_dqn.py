@@ -719,15 +719,13 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
     @property
     def _are_goals_places(self) -> bool:
         """
-        Whether all is floats, and it is told which goals are reached, as by a distance.
+        Whether goals are places, and observations are floats, too.
 
         Then values can be bootstrapped without states, and states that are learned mislead: beside
         a wall, what noise shows on the other side counts as a way through.
         """
         assert self.goal_buffer is not None
-        spaces_of_floats = (self.goal_buffer.observation_space, self.goal_buffer.goal_space)
-        is_told = self.goal_buffer.achievement.reached is not None
-        return is_told and all(are_floats(space) for space in spaces_of_floats)
+        return self.goal_buffer.goals_are_places and are_floats(self.goal_buffer.observation_space)
 
     def _give_up_states(self) -> None:
         """Tell states apart by their bytes again, and bootstrap, because learned ones are none."""

@@ -24,7 +24,6 @@ from sb3_manygoals.many_goals_dqn.replay_buffer import (
     ManyGoalsReplayBuffer,
     ManyGoalsSamples,
 )
-from sb3_manygoals.packing import are_floats
 from sb3_manygoals.validation import check_number
 from sb3_manygoals.world import WorldModel
 
@@ -34,7 +33,7 @@ GoalSampling = Literal["uniform", "segments", "behavior"]
 _SEGMENT_LENGTH = 4
 # The weight of a pair falls by this factor for each step to the goal.
 _NEAR_DECAY = 0.75
-# Where goals are floats, so much of all weight is on pairs of a transition and the goal that was
+# Where goals are places, so much of all weight is on pairs of a transition and the goal that was
 # pursued in it.
 _PURSUED_SHARE = 0.5
 # Of the goals of an update, at most one of so many was pursued in its segments.
@@ -243,10 +242,10 @@ class TDTargets(Targets):
     near each other weigh most (:func:`~sb3_manygoals.losses.near_weights`): values of goals far
     away are bootstrapped from theirs.
 
-    If goals are floats, up to a quarter of the goals of an update are those that were pursued in
-    its segments, and half of all weight is on transitions paired with their own pursued goal
-    (:func:`~sb3_manygoals.losses.pursued_weights`). Such goals come from sensors, which may show
-    ways that there are not.
+    If goals are places, floats that are reached within a distance, up to a quarter of the goals of
+    an update are those that were pursued in its segments, and half of all weight is on transitions
+    paired with their own pursued goal (:func:`~sb3_manygoals.losses.pursued_weights`). Such goals
+    come from sensors, which may show ways that there are not.
 
     :param context: the parts of the ManyGoalsDQN that targets use
     :param goal_sampling: the goals of an update. "segments": the distinct next observations of
@@ -266,7 +265,8 @@ class TDTargets(Targets):
     :param pursued_share: ``share`` of :func:`~sb3_manygoals.losses.pursued_weights`, in [0, 1),
         with "segments". 0.0: the goals that were pursued have no part in an update. They have none
         with ``goals_in_replay``, where goals are forgotten, and where an update has fewer than four
-        goals. None: 0.5 if goals are floats, else 0.0
+        goals. None: 0.5 if goals are floats that are reached within a distance, or by a function
+        that says so, else 0.0
     :raises ValueError: if an argument is out of its range
     """
 
@@ -298,7 +298,7 @@ class TDTargets(Targets):
         self.near_decay = check_number("near_decay", near_decay, above=0, at_most=1)
         self.near_floor = check_number("near_floor", near_floor, above=0)
         if pursued_share is None:
-            pursued_share = _PURSUED_SHARE if are_floats(context.goal_buffer.goal_space) else 0.0
+            pursued_share = _PURSUED_SHARE if context.goal_buffer.goals_are_places else 0.0
         self.pursued_share = check_number("pursued_share", pursued_share, at_least=0, below=1)
 
     @property

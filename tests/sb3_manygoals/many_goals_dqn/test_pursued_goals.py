@@ -4,10 +4,12 @@ import copy
 import pickle
 import warnings
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from benchmarks.sensors import NoisyRoom
@@ -281,10 +283,13 @@ def test_a_share_that_is_none_is_refused(share):
         (Corridor(6), 0.1, True),
         (Sparse(), None, True),
         (Sparse(), 0.0, False),
+        (BitFlippingEnv(4, continuous=False), None, False),
+        (gym.make("CartPole-v1"), None, False),
     ],
 )
-def test_by_default_pursued_goals_have_a_part_in_updates_if_goals_are_floats(env, share, is_taught):
-    policy = "MultiInputPolicy" if isinstance(env, Sparse) else "MlpPolicy"
+def test_by_default_pursued_goals_have_a_part_in_updates_if_goals_are_places(env, share, is_taught):
+    is_goal_env = isinstance(env.observation_space, spaces.Dict)
+    policy = "MultiInputPolicy" if is_goal_env else "MlpPolicy"
     targets = {"goal_sampling": "segments", "pursued_share": share}
     model = td_model(env, policy, targets=targets).learn(60)
     assert (model.targets.sample(8, 4, model.rng).pursued is not None) == is_taught
