@@ -1,3 +1,4 @@
+import gc
 import multiprocessing
 import os
 
@@ -16,6 +17,16 @@ multiprocessing.set_forkserver_preload(["sb3_manygoals"])
 # How long an example takes says nothing on a machine that is busy otherwise.
 settings.register_profile("project", deadline=None)
 settings.load_profile("project")
+
+
+def pytest_collection_finish(session):
+    """
+    Leave the objects that were imported out of the search for garbage.
+
+    They stay until the end. There are half a million, and each full search would visit them again.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
