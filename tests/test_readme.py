@@ -14,8 +14,12 @@ SHORTER = {
     | {
         "learn(20_000": "learn(600",
         "range(20_000)": "range(500)",
-        "    60_000,": "    3_000,",
-        "eval_freq=15_000": "eval_freq=1_500",
+        "    60_000,": "    1_000,",
+        "eval_freq=15_000": "eval_freq=500",
+        "worlds, goals)": "worlds, goals, max_steps=20)",
+        "mdp, 200)": "mdp, 20)",
+        "episodes_per_goal=10": "max_steps=20",
+        '"Assault", 16': '"Assault", 4',
     },
     "docs/scale_out.md": {
         ', "ben": "benchmarks.charging:Charging-v0"': "",
