@@ -5,7 +5,7 @@ from tests.benchmarks.command_line import printed
 
 
 def test_updates_from_a_plan_are_measured_beside_their_floor(tmp_path):
-    options = ("--rounds=1", "--seconds=0.01", "--steps=2000", "--threads=1")
+    options = ("--rounds=1", "--seconds=0.01", "--steps=1600", "--threads=1")
     said = printed("speed-planned", *options, f"--output={tmp_path}")
     (folder,) = tmp_path.iterdir()
     raw = pd.read_csv(folder / "planned-1-threads.csv").set_index("contender")["value"]
