@@ -204,10 +204,11 @@ def test_each_engine_gives_the_same_results_which_are_compared(tmp_path, capsys)
     models = []
     agents = ("many_goals", "none")
     games = ("MiniGrid-Empty-5x5-v0",)
-    for engine, workers in (("in-process", 1), ("processes", 2)):
+    # Each process imports torch for seconds, so there is only one.
+    for engine, chosen in (("processes", agents[:1]), ("in-process", agents)):
         root = tmp_path / engine
-        options = {"seeds": 1, "steps": 240, "only": agents, "games": games, "pretrain_steps": 80}
-        config = PretrainingStudyConfig(root, engine, workers, **options)
+        options = {"seeds": 1, "steps": 240, "only": chosen, "games": games, "pretrain_steps": 80}
+        config = PretrainingStudyConfig(root, engine, 1, **options)
         config.run()
         finished = results(config.specs(), root)
         runs = [spec.folder(root) / spec.agent / "run" for spec in finished]
@@ -215,11 +216,11 @@ def test_each_engine_gives_the_same_results_which_are_compared(tmp_path, capsys)
             record = json.loads((run / "score.json").read_text())
             measured = {"mean_return": mean_return(run / "curve.csv"), "steps_to_half": None}
             assert result.values == record | measured
-        models.append([A2C.load(run / "model.zip").policy.state_dict() for run in runs])
+        models.append(A2C.load(runs[0] / "model.zip").policy.state_dict())
         compared = {(row["agent"], row["seeds"]) for row in rows_of(root / "comparison.csv")}
-        assert compared == {(f"pretraining-{agent}", "1") for agent in agents}
+        assert compared == {(f"pretraining-{agent}", "1") for agent in chosen}
         known = read([root])[["agent", "seed", "status"]].values.tolist()
-        assert known == [[f"pretraining-{agent}", 0, "finished"] for agent in agents]
+        assert known == [[f"pretraining-{agent}", 0, "finished"] for agent in chosen]
     same(*models)
     config.run()
     assert "2 runs, 2 have finished" in capsys.readouterr().out

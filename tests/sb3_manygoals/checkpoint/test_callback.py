@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import textwrap
-from subprocess import PIPE, Popen, run
+from subprocess import PIPE, Popen
+from threading import Thread
 
 import gymnasium as gym
 import pytest
@@ -16,7 +17,6 @@ from sb3_manygoals import ExactCheckpointCallback, GoalBuffer
 from sb3_manygoals.checkpoint import CheckpointError, checkpoints, folder, read_checkpoint
 from sb3_manygoals.checkpoint.envs import StatefulEnv
 from sb3_manygoals.checkpoint.lock import Lock
-from tests import ROOT
 from tests.sb3_manygoals.checkpoint import kinds
 from tests.sb3_manygoals.checkpoint.resuming import Stop, same, step_of
 from tests.sb3_manygoals.checkpoint.test_resume import SMALL, build
@@ -110,16 +110,24 @@ def test_what_cannot_be_saved_is_refused_before_the_first_step(tmp_path):
 
 
 def test_two_trainings_in_one_folder_are_refused_before_the_first_step(tmp_path):
-    script = "from tests.sb3_manygoals.checkpoint.test_callback import *; "
-    script += f"alone().learn(20, ExactCheckpointCallback({str(tmp_path)!r}))"
-    command = [sys.executable, "-c", script]
-    ends = []
-    start = Do(3, lambda: ends.append(run(command, cwd=ROOT, stderr=PIPE, text=True, check=False)))
-    alone().learn(5, [ExactCheckpointCallback(tmp_path), start])
-    assert ends[0].returncode == 1
-    assert (
-        f"another process writes its checkpoints here, process {os.getpid()} on" in ends[0].stderr
-    )
+    """The second one is of another thread. Tests of Lock have another process."""
+    second = alone()
+    refused = []
+
+    def learn():
+        with pytest.raises(CheckpointError) as error:
+            second.learn(20, ExactCheckpointCallback(tmp_path))
+        refused.append(str(error.value))
+
+    def start():
+        thread = Thread(target=learn)
+        thread.start()
+        thread.join()
+
+    alone().learn(5, [ExactCheckpointCallback(tmp_path), Do(3, start)])
+    (message,) = refused
+    assert "writes its checkpoints here" in message
+    assert second.num_timesteps == 0
     assert steps(tmp_path) == [5]
     # The first training has ended.
     alone().learn(20, ExactCheckpointCallback(tmp_path))
