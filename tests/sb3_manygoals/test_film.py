@@ -301,7 +301,8 @@ def test_a_goal_function_of_the_model_says_what_is_reached(tmp_path):
 
 
 def test_states_that_the_model_has_learned_judge_with_a_warning(tmp_path):
-    model = model_of().learn(2_000)
+    # The policy plans, so the network need not learn.
+    model = model_of(updates_per_step=0.02).learn(2_000)
     # No later observation equals this one.
     goal = Spotted(6).reset(seed=3)[0]
     with pytest.warns(UserWarning, match="judged by the states that the model has learned.*wrap"):

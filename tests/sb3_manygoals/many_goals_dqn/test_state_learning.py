@@ -19,6 +19,8 @@ from tests.sb3_manygoals.many_goals_dqn.models import make_model
 from tests.sb3_manygoals.worlds import Corridor, Dusty, cell_of
 
 QUICK = {"n_features": 8, "n_hidden": 32, "n_updates": 150, "batch_size": 64}
+FEW_UPDATES = {"updates_per_step": 0.02}
+"""For tests of states and of plans, which do not depend on what the network has learned."""
 LEFT, RIGHT, STAY = range(3)
 N_STEPS = 1_400
 
@@ -167,9 +169,11 @@ def test_goals_are_clusters_and_any_of_their_observations_is_shown(trained):
     np.testing.assert_array_equal(goals.is_reached(pair, pair[[1, 0, 0]]), [True, True, False])
 
 
-def test_that_learning_twice_with_one_seed_is_the_same(trained):
-    again = model_of().learn(N_STEPS)
-    for left, right in zip(again.q_net.parameters(), trained.q_net.parameters(), strict=True):
+def test_that_learning_twice_with_one_seed_is_the_same():
+    models = [model_of().learn(400) for _ in range(2)]
+    assert [model.world.identity.n_learned for model in models] == [2, 2]
+    assert all(model._n_updates > 100 for model in models)
+    for left, right in zip(*(model.q_net.parameters() for model in models), strict=True):
         assert (left == right).all()
 
 
@@ -191,7 +195,7 @@ def test_several_environments_and_steady_updates():
 
 
 def test_transitions_that_memory_gave_up_are_carried_over():
-    model = model_of(buffer_size=400, goal_wrapper_kwargs={"max_episode_steps": 15}).learn(N_STEPS)
+    model = model_of(buffer_size=400, **FEW_UPDATES).learn(N_STEPS)
     assert model.replay_buffer.size() == 400
     # States were learned at a half of training, when most transitions had been given up.
     assert model.world.identity.n_learned == 3
@@ -225,7 +229,7 @@ def test_a_loaded_model_that_knows_no_states_learns_them(trained, tmp_path):
     trained.save(tmp_path / "model")
     loaded = ManyGoalsDQN.load(tmp_path / "model", env=Spotted())
     with pytest.warns(UserWarning, match="knows nothing of the world"):
-        loaded.learn(1_000)
+        loaded.learn(400)
     assert loaded.world.identity.n_learned > 0
     assert loaded._n_updates > trained._n_updates
 
@@ -271,7 +275,7 @@ def test_checkpoints_go_on_exactly(world, tmp_path):
 
 def test_states_are_learned_by_default_where_observations_do_not_recur(monkeypatch, capsys):
     monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 1_000)
-    model = model_of(state_class=None, verbose=1).learn(1_200)
+    model = model_of(state_class=None, verbose=1, **FEW_UPDATES).learn(1_200)
     assert isinstance(model.world.identity, LearnedStates)
     assert isinstance(model.targets, PlannedTargets)
     said = capsys.readouterr().out
@@ -293,7 +297,7 @@ def test_default_checkpoints_of_learned_states_are_restored_in_a_new_model(monke
 
 def test_states_that_do_not_recur_are_given_up(monkeypatch):
     monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 1_000)
-    model = model_of(Random(), state_class=None)
+    model = model_of(Random(), state_class=None, **FEW_UPDATES)
     with pytest.warns(UserWarning, match="states were learned, but they do not recur"):
         model.learn(1_000)
     assert isinstance(model.targets, TDTargets)
@@ -347,7 +351,7 @@ def test_recorded_transitions_choose_learned_states_by_themselves(monkeypatch):
 
 
 def test_if_memory_is_short_states_are_learned_from_the_newest_transitions(monkeypatch):
-    model = model_of(updates_per_step=0.02)
+    model = model_of(**FEW_UPDATES)
     # A transition needs three copies of an observation of 6 x 4 bytes.
     monkeypatch.setattr(learning, "share_of_memory", lambda share: 3 * 24 * 300)
     with (
@@ -394,7 +398,7 @@ def test_arguments_that_do_not_fit_are_refused():
 
 
 def test_states_that_look_alike_are_one_and_the_log_shows_it(trained, capsys):
-    model = model_of(Alike(), verbose=1).learn(2_000)
+    model = model_of(Alike(), verbose=1, **FEW_UPDATES).learn(2_000)
     # Four cells and two ends are seen. Nothing tells in which corridor a cell is.
     assert 6 <= len(model.world.identity) <= 9
     certain = learning.predictability_of(trained.world)
