@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecTransposeImage
 
 import gym_twoRooms  # noqa: F401  # registers TwoRoomsSwitchSmall-v0
 from gym_twoRooms.oracle import mastery_ceiling
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, evaluate_mastery
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper, GymnasiumVecEnv, evaluate_mastery
 from sb3_manygoals.many_goals_dqn import GoalPolicy, ManyGoalsDQN, PlannedTargets, TDTargets
 from tests.sb3_manygoals.many_goals_dqn.models import (
     CELLS,
@@ -422,8 +422,10 @@ def test_numbers_out_of_their_range_are_refused():
 
 
 def test_after_random_steps_a_policy_reaches_all_goals_that_the_oracle_reaches():
-    env = gym.make("TwoRoomsSwitchSmall-v0")
-    model = ManyGoalsDQN("CnnPolicy", env, learning_starts=30_000, seed=0).learn(30_000)
+    # Many environments take so many steps in less time than one.
+    env = gym.make_vec("TwoRoomsSwitchSmall-v0", num_envs=16, autoreset_mode="Disabled")
+    training_env = GymnasiumVecEnv(env)
+    model = ManyGoalsDQN("CnnPolicy", training_env, learning_starts=30_000, seed=0).learn(30_000)
     goals = model.goal_buffer.observations
     assert len(goals) == 220
     worlds = gym.make_vec("TwoRoomsSwitchSmall-v0", num_envs=220)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gym_twoRooms  # noqa: F401
 from gym_twoRooms.oracle import transition_matrices
-from sb3_manygoals import GoalBuffer, ManyGoalsDQN
+from sb3_manygoals import GoalBuffer, GymnasiumVecEnv, ManyGoalsDQN
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import planning
 from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan, TransitionModel
@@ -468,7 +468,9 @@ def test_a_plan_from_a_checkpoint_goes_on_with_the_next_samples():
 
 def test_a_plan_of_many_pairs_begins_with_a_search_and_is_nearly_the_same(monkeypatch):
     """The small map: most actions have one outcome, and some tiles have chance."""
-    model = ManyGoalsDQN("CnnPolicy", "TwoRoomsSwitchSmall-v0", seed=0, updates_per_step=1e-3)
+    # Many environments take so many steps in less time than one.
+    worlds = gym.make_vec("TwoRoomsSwitchSmall-v0", num_envs=16, autoreset_mode="Disabled")
+    model = ManyGoalsDQN("CnnPolicy", GymnasiumVecEnv(worlds), seed=0, updates_per_step=1e-3)
     model.learn(20_000)
     plan = model.targets.plan
     plan.refresh(model.world, model.goal_buffer, converge=True)
