@@ -264,8 +264,9 @@ def played(*arguments, actions=(1,), **kwargs):
 def test_seeds_and_sticky_actions():
     # Once it is served, the ball tells how many no-ops there were.
     np.testing.assert_array_equal(played("breakout", 1, 4), played("breakout", 1, 2**31 + 4))
-    # Without a seed, games are alike by chance only.
-    assert len({played("breakout", 1)[19].tobytes() for _ in range(10)}) > 1
+    # Without a seed, games are alike by chance only: nearly always the second one differs.
+    first = played("breakout", 1)[19]
+    assert not all(np.array_equal(played("breakout", 1)[19], first) for _ in range(9))
     # The seeds of copies count up.
     many = AtariVecEnv("pong", 3, seed=1)
     few = AtariVecEnv("pong", 2, seed=2)

@@ -316,7 +316,7 @@ def test_sb3s_dqn_learns_with_hindsight(vector):
         seed=0,
         device="cpu",
     )
-    model.learn(1_500)
+    model.learn(1_100)
     n_right = 0
     for cell, goal in np.ndindex(6, 3):
         wanted = RIGHT if cell // 2 < goal else LEFT
