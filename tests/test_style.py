@@ -1,6 +1,7 @@
 """Rules of style that ruff does not know. CONTRIBUTING.md says them in words."""
 
 import ast
+import functools
 import itertools
 import re
 from pathlib import Path
@@ -15,6 +16,12 @@ MOST_PARALLEL_ASSIGNMENTS = 10
 
 def modules(folders):
     return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+@functools.cache
+def tree_of(path):
+    """Return the syntax tree of a module, which is parsed once for all tests."""
+    return ast.parse(path.read_text("utf-8"))
 
 
 def arguments(function):
@@ -52,7 +59,7 @@ def public_callables(tree):
 def test_every_argument_of_public_callables_is_documented_where_it_stands(path):
     missing = [
         f"{name}: {argument}"
-        for name, names, docstring in public_callables(ast.parse(path.read_text("utf-8")))
+        for name, names, docstring in public_callables(tree_of(path))
         for argument in names
         if not re.search(rf":param {argument}:", docstring)
     ]
@@ -80,7 +87,7 @@ def undocumented_fields(node):
 def test_every_field_of_public_classes_of_fields_is_documented(path):
     missing = [
         f"{node.name}: {field}"
-        for node in ast.parse(path.read_text("utf-8")).body
+        for node in tree_of(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
         if is_class_of_fields(node)
         for field in undocumented_fields(node)
@@ -91,7 +98,7 @@ def test_every_field_of_public_classes_of_fields_is_documented(path):
 def test_unlike_values_are_not_assigned_in_one_statement():
     found = []
     for path in modules(SOURCES):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree_of(path)):
             is_assignment = isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)
             if is_assignment and isinstance(node.targets[0], ast.Tuple):
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
@@ -103,7 +110,7 @@ def test_packages_import_in_one_direction():
     imports = {}
     for path in modules(["sb3_manygoals"]):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ImportFrom) and node.module.startswith("sb3_manygoals."):
                 imports.setdefault(parts[1], set()).add(node.module.split(".")[1])
     reached = {name: set(found) - {name} for name, found in imports.items() if name != "__init__"}
