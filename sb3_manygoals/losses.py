@@ -46,6 +46,30 @@ def pairwise_td_targets(
     return targets.masked_fill(achieved, goal_reward)
 
 
+def widen_action_gaps(
+    targets: th.Tensor, best_values: th.Tensor, taken_values: th.Tensor, share: float
+) -> th.Tensor:
+    r"""
+    Lower targets of actions that are not the best ones: advantage learning.
+
+    .. math:: y'_{sg} = y_{sg} - \alpha \big(\max_a Q_{\theta^-}(s, a, g)
+        - Q_{\theta^-}(s, a_s, g)\big)
+
+    Values of the best actions stay the same in the end. All others sink, until they are
+    :math:`1 / (1 - \alpha)` times as far below the best one as they would be. So an error of the
+    network seldom makes a worse action look best. This is equation 8 of Bellemare et al. (2016),
+    "Increasing the action gap", for many goals.
+
+    :param targets: targets y of actions that were taken, shape (S, G)
+    :param best_values: the target network's values of the best actions in the same states, shape
+        (S, G)
+    :param taken_values: the target network's values of the actions that were taken, shape (S, G)
+    :param share: :math:`\alpha`, in [0, 1). 0.0 leaves the targets as they are
+    :return: targets, shape (S, G)
+    """
+    return targets - share * (best_values - taken_values)
+
+
 def near_weights(
     values: th.Tensor,
     decay: float,

@@ -17,6 +17,7 @@ from sb3_manygoals.losses import (
     pairwise_td_loss,
     pairwise_td_targets,
     pursued_weights,
+    widen_action_gaps,
 )
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import (
@@ -33,6 +34,10 @@ GoalSampling = Literal["uniform", "segments", "behavior"]
 _SEGMENT_LENGTH = 4
 # The weight of a pair falls by this factor for each step to the goal.
 _NEAR_DECAY = 0.75
+# This share of the weight of a pair is by its target, at first. It falls to 0 during training.
+_TARGET_SHARE = 0.5
+# Targets of other actions than the best ones are lowered by this share of their difference.
+_ACTION_GAP = 0.5
 # Where goals are places, so much of all weight is on pairs of a transition and the goal that was
 # pursued in it.
 _PURSUED_SHARE = 0.5
@@ -242,6 +247,10 @@ class TDTargets(Targets):
     near each other weigh most (:func:`~sb3_manygoals.losses.near_weights`): values of goals far
     away are bootstrapped from theirs.
 
+    Targets of actions that are not the best ones are lowered, so that errors of the network seldom
+    make them look best (:func:`~sb3_manygoals.losses.widen_action_gaps`, advantage learning by
+    Bellemare et al. 2016).
+
     If goals are places, floats that are reached within a distance, up to a quarter of the goals of
     an update are those that were pursued in its segments, and half of all weight is on transitions
     paired with their own pursued goal (:func:`~sb3_manygoals.losses.pursued_weights`). Such goals
@@ -267,6 +276,9 @@ class TDTargets(Targets):
         with ``goals_in_replay``, where goals are forgotten, and where an update has fewer than four
         goals. None: 0.5 if goals are floats that are reached within a distance, or by a function
         that says so, else 0.0
+    :param action_gap: ``share`` of :func:`~sb3_manygoals.losses.widen_action_gaps`, in [0, 1). 0.0:
+        targets are as in the paper. None: 0.5 with "segments", else 0.0. With action masks it is
+        not used, because a transition does not say which actions were allowed in its first state
     :raises ValueError: if an argument is out of its range
     """
 
@@ -280,6 +292,7 @@ class TDTargets(Targets):
         near_decay: float | None = None,
         near_floor: float = 0.02,
         pursued_share: float | None = None,
+        action_gap: float | None = None,
     ) -> None:
         super().__init__(context)
         if goal_sampling not in get_args(GoalSampling):
@@ -300,6 +313,11 @@ class TDTargets(Targets):
         if pursued_share is None:
             pursued_share = _PURSUED_SHARE if context.goal_buffer.goals_are_places else 0.0
         self.pursued_share = check_number("pursued_share", pursued_share, at_least=0, below=1)
+        if action_gap is None:
+            action_gap = _ACTION_GAP if goal_sampling == "segments" else 0.0
+        self.action_gap = check_number("action_gap", action_gap, at_least=0, below=1)
+        # The share of training that is done.
+        self._progress = 0.0
 
     @property
     def uses_behavior_goals(self) -> bool:
@@ -307,6 +325,14 @@ class TDTargets(Targets):
         if self.goal_sampling == "segments":
             return self.pursued_share > 0.0 and self.context.goal_buffer.remembers_goals
         return self.goal_sampling == "behavior"
+
+    def before_updates(self, progress: float) -> None:
+        """
+        Note how much of training is done. Weights of pairs depend on it.
+
+        :param progress: share of training that is done, from 0 to 1
+        """
+        self._progress = progress
 
     def after_update(self) -> None:
         """Let the target network follow, unless it is updated at intervals."""
@@ -449,21 +475,37 @@ class TDTargets(Targets):
         """
         samples = batch.samples
         assert samples is not None
-        target = self._target_network
         with th.no_grad():
             pairwise = self.goal_sampling != "behavior"
+            # Masks say which actions are allowed in s', not which are in s.
+            has_gaps = self.action_gap > 0.0 and samples.next_action_mask is None
+            target = self._target_network
+            n = len(samples.next_observations)
+            seen = samples.next_observations
+            if has_gaps:
+                seen = th.cat([seen, samples.observations])
             if pairwise:
-                embedded = target.embed(samples.next_observations, batch.goals)
-                next_values = target.pairwise_best(*embedded, samples.next_action_mask)
+                states, goals = target.embed(seen, batch.goals)
+                next_values = target.pairwise_best(states[:n], goals, samples.next_action_mask)
             else:
-                next_q = target(samples.next_observations, batch.goals)
+                q = target(seen, th.cat([batch.goals] * (len(seen) // n)))
+                next_q = q[:n]
                 if samples.next_action_mask is not None:
                     next_q = next_q.masked_fill(~samples.next_action_mask, -th.inf)
                 next_values = next_q.amax(dim=1, keepdim=True)
-            achieved = self._are_reached(batch, pairwise).view(len(next_values), -1)
-            return pairwise_td_targets(
+            achieved = self._are_reached(batch, pairwise).view(n, -1)
+            targets = pairwise_td_targets(
                 next_values, achieved, samples.terminated, *self.context.gamma_and_rewards
             )
+            if not has_gaps:
+                return targets
+            if pairwise:
+                best = target.pairwise_best(states[n:], goals)
+                taken = target.pairwise_taken(states[n:], goals, samples.actions)
+            else:
+                best = q[n:].amax(dim=1, keepdim=True)
+                taken = q[n:].gather(1, samples.actions[:, None])
+            return widen_action_gaps(targets, best, taken, self.action_gap)
 
     def _are_reached(self, batch: UpdateBatch, pairwise: bool) -> th.Tensor:
         """
@@ -529,9 +571,10 @@ class TDTargets(Targets):
         """
         Return weights of pairs by how near they are, None for equal ones.
 
-        Half of a weight is by the target, so that a way just found counts at once. Targets depend
-        on chance: lucky outcomes would weigh more than unlucky ones of the same action, and values
-        would be too high. So the other half is by the network's own value.
+        At first, half of a weight is by the target, so that a way just found counts at once.
+        Targets depend on chance: lucky outcomes weigh more than unlucky ones of the same action,
+        and values become too high. So the other half is by the network's own value. The half by the
+        target becomes less with time, and is 0 in the end, when ways are known.
 
         :param values: the network's values of pairs
         :param target_values: their targets, of the same shape
@@ -539,11 +582,12 @@ class TDTargets(Targets):
         gamma, goal_reward, step_reward = self.context.gamma_and_rewards
         if self.near_decay == 1.0 or gamma == 0.0 or step_reward >= (1.0 - gamma) * goal_reward:
             return None
-        both = [
+        by_value, by_target = (
             near_weights(each, self.near_decay, self.near_floor, *self.context.gamma_and_rewards)
             for each in (values.detach(), target_values)
-        ]
-        return (both[0] + both[1]) / 2.0
+        )
+        share = _TARGET_SHARE * (1.0 - self._progress)
+        return (1.0 - share) * by_value + share * by_target
 
 
 def _labels(ids: NDArray[np.int64], goals: NDArray[Any]) -> NDArray[np.int64]:

@@ -13,6 +13,7 @@ from sb3_manygoals.losses import (
     pairwise_td_targets,
     planned_loss,
     pursued_weights,
+    widen_action_gaps,
 )
 
 
@@ -83,6 +84,31 @@ def test_near_weights_fall_with_distance_for_all_rewards(gamma, decay, goal_rewa
         th.tensor([[goal_reward + 9.0, never - 9.0]]), decay, 0.05, gamma, goal_reward, -price
     )
     th.testing.assert_close(beyond[0, 0] / beyond[0, 1], th.tensor(1.05 / 0.05))
+
+
+@given(st.floats(0.0, 0.9), st.integers(2, 6), st.integers(2, 4), st.integers(0, 2**31))
+def test_wider_gaps_leave_the_best_values_as_they_are(share, n_states, n_actions, seed):
+    """In a world with chance, iterate the targets of all actions until they stay the same."""
+    rng = np.random.default_rng(seed)
+    moves = th.tensor(rng.dirichlet(np.ones(n_states), size=(n_states, n_actions)))
+    gamma = 0.8
+
+    def iterate(share):
+        """Return the values of all states and actions for the goal of reaching state 0."""
+        values = th.zeros((n_states, n_actions), dtype=th.float64)
+        for _ in range(2_000):
+            best = values.amax(dim=1)
+            beyond = -0.1 + gamma * best
+            beyond[0] = 0.0
+            targets = moves @ beyond
+            values = widen_action_gaps(targets, best[:, None], values, share)
+        return values
+
+    exact = iterate(0.0)
+    wide = iterate(share)
+    best = exact.amax(dim=1, keepdim=True)
+    th.testing.assert_close(wide.amax(dim=1, keepdim=True), best)
+    th.testing.assert_close(best - wide, (best - exact) / (1.0 - share), rtol=1e-5, atol=1e-8)
 
 
 def test_pursued_goals_get_their_share_of_all_weight():

@@ -32,7 +32,7 @@ def train(world: str, steps: int, recipe: dict[str, Any], seed: int = 0) -> Many
     """Train by a recipe: arguments of ManyGoalsDQN and of TDTargets, and ``segment_length``."""
     settings = dict(recipe)
     targets_module._SEGMENT_LENGTH = settings.pop("segment_length", targets_module._SEGMENT_LENGTH)
-    names = ("near_decay", "near_floor", "goal_sampling", "pursued_share")
+    names = ("near_decay", "near_floor", "goal_sampling", "pursued_share", "action_gap")
     target_kwargs = {name: settings.pop(name) for name in names if name in settings}
     env: Any
     goals_of_world: dict[str, Any] = {}

@@ -119,6 +119,21 @@ def test_forbidden_actions_are_never_taken_and_next_masks_are_those_of_the_next_
     model.env.close()
 
 
+def test_with_masks_targets_are_not_lowered_by_actions_that_may_be_forbidden():
+    model = make_model(ENVS["deadly"](), target_class=TDTargets).learn(100)
+    models.moved(model)
+    assert model.targets.action_gap == 0.5
+    batch = model.targets.sample(32, 16, model.rng)
+    with_gap = model.targets.target_values(batch)
+    model.targets.action_gap = 0.0
+    th.testing.assert_close(model.targets.target_values(batch), with_gap, rtol=0.0, atol=0.0)
+    # Where all actions are allowed, targets are lowered.
+    free = batch._replace(samples=batch.samples._replace(next_action_mask=None))
+    without_masks = model.targets.target_values(free)
+    model.targets.action_gap = 0.5
+    assert (model.targets.target_values(free) < without_masks).any()
+
+
 class Lenient(Strict):
     """A corridor that gives masks, but does not insist on them."""
 

@@ -91,6 +91,7 @@ def test_an_update_with_a_learning_rate_of_0_does_not_count_as_learning():
         ("goal_wrapper_kwargs.max_episode_steps", (-5,), COUNT),
         ("TDTargets.initial_value", (float("nan"), float("-inf"), "0"), ANY_NUMBER),
         ("TDTargets.near_decay", (0.0, 1.1, "1"), "a number in (0, 1]"),
+        ("TDTargets.action_gap", (1.0, -0.1, "0"), "a number in [0, 1)"),
         ("TDTargets.near_floor", (0.0, -1.0, float("inf")), "a number in (0, inf)"),
         ("TDTargets.goal_sampling", ("none",), "one of uniform, segments, behavior"),
         ("PlannedTargets.max_plan_bytes", (0, 2.5), COUNT),

@@ -48,8 +48,10 @@ def samples_of(model, here, actions, there, terminated, pursued):
     )
 
 
-def test_on_policy_each_transition_teaches_the_goal_that_was_pursued():
+@pytest.mark.parametrize("action_gap", [0.0, 0.4])
+def test_on_policy_each_transition_teaches_the_goal_that_was_pursued(action_gap):
     model = moved(sampling("behavior"))
+    model.targets.action_gap = action_gap
     # Goals are in another order than cells, so that no id is the number of the cell.
     model.goal_buffer.add(CELLS[::-1])
     here = np.array([0, 1, 2, 5, 3, 3])
@@ -74,6 +76,9 @@ def test_on_policy_each_transition_teaches_the_goal_that_was_pursued():
             target = -10.0
         if there[row] == pursued[row]:
             target = 0.0
+        with th.no_grad():
+            values = model.q_net_target(cell(here[row]), goal)[0]
+        target -= action_gap * (values.max() - values[actions[row]])
         q = model.q_net(cell(here[row]), goal)[0, actions[row]]
         expected = expected + (q - target) ** 2 / 5
     th.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-6)

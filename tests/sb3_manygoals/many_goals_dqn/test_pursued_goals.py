@@ -154,11 +154,17 @@ def test_own_goals_of_an_environment_are_taught_with_their_transitions():
     model = td_model(
         Sparse(offset=0.125),
         "MultiInputPolicy",
-        targets={"goal_sampling": "segments", "pursued_share": 0.25, "near_floor": 0.1},
+        targets={
+            "goal_sampling": "segments",
+            "pursued_share": 0.25,
+            "near_floor": 0.1,
+            "action_gap": 0.3,
+        },
         gamma=0.9,
     )
     model.learn(200)
     moved(model)
+    model.targets.before_updates(0.4)
     replay = model.replay_buffer
     assert (replay.behavior_goal_ids[:200] == OWN_GOAL).all()
     batch = model.targets.sample(32, 16, np.random.default_rng(0))
@@ -187,9 +193,15 @@ def test_own_goals_of_an_environment_are_taught_with_their_transitions():
     reached = near(achieved[:, None], batch.goals.numpy()[None])
     targets[th.as_tensor(reached)] = 0.0
     values = now.gather(2, taken)[:, :, 0]
+    with th.no_grad():
+        before = model.q_net_target.pairwise(
+            *model.q_net_target.embed(batch.observations, batch.goals)
+        )
+    targets -= 0.3 * (before.amax(dim=2) - before.gather(2, taken)[:, :, 0])
     both = [near_weights(each, 0.75, 0.1, 0.9, 0.0, -0.1) for each in (values, targets)]
     share = 0.25 * batch.pursued.any(dim=1).float().mean()
-    weights = (1.0 - share) * (both[0] + both[1]) / 2
+    # With .4 of training done, weights are by targets for .6 of a half.
+    weights = (1.0 - share) * (0.7 * both[0] + 0.3 * both[1])
     weights += share * batch.pursued * (32 * 16 / batch.pursued.sum())
     expected = (weights * (values - targets).square()).mean(dim=0)
     losses = model.targets.losses(batch, model.targets.target_values(batch))
