@@ -71,8 +71,8 @@ def set_algorithm_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
     for name in {**saved, **found}:
         if found.get(name) != saved.get(name):
             raise CheckpointError(
-                f"the checkpoint is of a learner with {name} {saved.get(name)}, "
-                f"got {found.get(name)}"
+                f"the checkpoint is of a learner with {name} {saved.get(name, '(unset)')}, "
+                f"got {found.get(name, '(unset)')}"
             )
     model.policy.load_state_dict(state["policy"])
     optimizer = _optimizer(model)
