@@ -115,7 +115,12 @@ class Scenario:
             "buffer_size": FRAMES_KEPT if frames else 10_000,
             "batch_size": self.transitions,
             "goal_batch_size": self.goals,
-            "target_kwargs": PAPER["target_kwargs"] | {"goal_sampling": self.goal_sampling},
+            "target_kwargs": {
+                "goal_sampling": self.goal_sampling,
+                # A loss over tiled pairs, which is measured beside it, is the paper's.
+                "near_decay": 1.0,
+                "action_gap": 0.0,
+            },
             "learning_starts": 10 * WARM_UP,
             "updates_per_step": 1.0 / n_envs,
             "goal_wrapper_kwargs": {"goal_buffer": goals, "reset_worlds": True},

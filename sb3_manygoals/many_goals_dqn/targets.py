@@ -34,7 +34,8 @@ GoalSampling = Literal["uniform", "segments", "behavior"]
 _SEGMENT_LENGTH = 4
 # The weight of a pair falls by this factor for each step to the goal.
 _NEAR_DECAY = 0.75
-# This share of the weight of a pair is by its target, at first. It falls to 0 during training.
+# This share of the weight of a pair is by its target at the beginning of training. It falls
+# linearly, and is 0 at the end.
 _TARGET_SHARE = 0.5
 # Targets of other actions than the best ones are lowered by this share of their difference.
 _ACTION_GAP = 0.5
@@ -247,9 +248,9 @@ class TDTargets(Targets):
     near each other weigh most (:func:`~sb3_manygoals.losses.near_weights`): values of goals far
     away are bootstrapped from theirs.
 
-    Targets of actions that are not the best ones are lowered, so that errors of the network seldom
-    make them look best (:func:`~sb3_manygoals.losses.widen_action_gaps`, advantage learning by
-    Bellemare et al. 2016).
+    By default, targets of actions that are not the best ones are lowered, so that errors of the
+    network seldom make them look best (:func:`~sb3_manygoals.losses.widen_action_gaps`, advantage
+    learning by Bellemare et al. 2016).
 
     If goals are places, floats that are reached within a distance, up to a quarter of the goals of
     an update are those that were pursued in its segments, and half of all weight is on transitions
@@ -328,7 +329,8 @@ class TDTargets(Targets):
 
     def before_updates(self, progress: float) -> None:
         """
-        Note how much of training is done. Weights of pairs depend on it.
+        Note how much of training is done. Weights of pairs depend on it, so a subclass that
+        overrides this calls it.
 
         :param progress: share of training that is done, from 0 to 1
         """
@@ -571,7 +573,8 @@ class TDTargets(Targets):
         """
         Return weights of pairs by how near they are, None for equal ones.
 
-        At first, half of a weight is by the target, so that a way just found counts at once.
+        At the beginning of training, half of a weight is by the target, so that a way just found
+        counts at once.
         Targets depend on chance: lucky outcomes weigh more than unlucky ones of the same action,
         and values become too high. So the other half is by the network's own value. The half by the
         target becomes less with time, and is 0 in the end, when ways are known.

@@ -11,8 +11,9 @@ from sb3_manygoals import PAPER, ManyGoalsDQN
 SMALL = "TwoRoomsSwitchSmall-v0"
 
 
-def test_tiled_and_pairwise_are_the_same_loss_and_gradient():
-    model = Scenario("pairwise", 8, 5, world=SMALL).learner()
+@pytest.mark.parametrize("goal_sampling", ["uniform", "segments"])
+def test_tiled_and_pairwise_are_the_same_loss_and_gradient(goal_sampling):
+    model = Scenario("pairwise", 8, 5, goal_sampling, world=SMALL).learner()
     with th.no_grad():
         model.q_net_target.head.bias.add_(th.randn(5))
     batch = model.targets.sample(8, 5, model.rng)

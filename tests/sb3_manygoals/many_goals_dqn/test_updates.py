@@ -110,7 +110,7 @@ def test_the_update_is_the_brute_force_loop_over_pairs(head, masked, decay):
     pairs = [(row, goal) for goal in goals for row in range(5)]
     by_value = np.array([weight_of(value_of(*pair).item()) for pair in pairs])
     by_target = np.array([weight_of(float(target_of(*pair))) for pair in pairs])
-    # Half of a weight is by the value, half by the target.
+    # At the beginning of training, half of a weight is by the value, half by the target.
     weights = (by_value / by_value.mean() + by_target / by_target.mean()).reshape(4, 5) / 2
     total = th.zeros(())
     for column, goal in enumerate(goals):
