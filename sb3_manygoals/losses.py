@@ -47,27 +47,55 @@ def pairwise_td_targets(
 
 
 def widen_action_gaps(
-    targets: th.Tensor, best_values: th.Tensor, taken_values: th.Tensor, share: float
+    targets: th.Tensor,
+    best_values: th.Tensor,
+    taken_values: th.Tensor,
+    share: float | th.Tensor,
 ) -> th.Tensor:
     r"""
     Lower targets of actions that are not the best ones: advantage learning.
 
-    .. math:: y'_{sg} = y_{sg} - \alpha \big(\max_a Q_{\theta^-}(s, a, g)
+    .. math:: y'_{sg} = y_{sg} - \alpha_{sg} \big(\max_a Q_{\theta^-}(s, a, g)
         - Q_{\theta^-}(s, a_s, g)\big)
 
     Values of the best actions stay the same in the end. All others sink, until they are
-    :math:`1 / (1 - \alpha)` times as far below the best one as they would be. So an error of the
-    network seldom makes a worse action look best. This is equation 8 of Bellemare et al. (2016),
-    "Increasing the action gap", for many goals.
+    :math:`1 / (1 - \alpha_{sg})` times as far below the best one as they would be. So an error of
+    the network seldom makes a worse action look best. With the same :math:`\alpha` for all pairs,
+    this is equation 8 of Bellemare et al. (2016), "Increasing the action gap", for many goals.
 
     :param targets: targets y of actions that were taken, shape (S, G)
     :param best_values: the target network's values of the best actions in the same states, shape
         (S, G)
     :param taken_values: the target network's values of the actions that were taken, shape (S, G)
-    :param share: :math:`\alpha`, in [0, 1). 0.0 leaves the targets as they are
+    :param share: :math:`\alpha`, in [0, 1), a number or shape (S, G). 0.0 leaves the targets as
+        they are
     :return: targets, shape (S, G)
     """
     return targets - share * (best_values - taken_values)
+
+
+def nearness(
+    values: th.Tensor, decay: float, gamma: float, goal_reward: float, step_reward: float
+) -> th.Tensor:
+    r"""
+    Return how near goals are, by their values: :math:`\text{decay}^d`, where d is the number of
+    steps to the goal.
+
+    The value tells this number: it is :math:`y = c + (\text{goal_reward} - c) \gamma^d`. Here
+    :math:`c = \text{step_reward} / (1 - \gamma)` is the value of a goal that is never reached.
+
+    :param values: values of pairs, any shape. Values beyond those of a goal that is reached, or
+        never reached, count as these
+    :param decay: factor for each step, in (0, 1]
+    :param gamma: discount factor of the values, in (0, 1)
+    :param goal_reward: reward of a transition that reaches the goal, as in the values
+    :param step_reward: reward of every other transition, as in the values, less than
+        ``(1 - gamma) * goal_reward``
+    :return: numbers from 0 to 1, of the same shape
+    """
+    never = step_reward / (1.0 - gamma)
+    discounts = ((values - never) / (goal_reward - never)).clamp(0.0, 1.0)
+    return discounts ** (math.log(decay) / math.log(gamma))
 
 
 def near_weights(
@@ -85,9 +113,7 @@ def near_weights(
 
     .. math:: w_{sg} \propto \text{decay}^{d_{sg}} + \text{floor},
 
-    where d is the number of steps to the goal. The value tells this number: it is
-    :math:`y = c + (\text{goal_reward} - c) \gamma^d`. Here
-    :math:`c = \text{step_reward} / (1 - \gamma)` is the value of a goal that is never reached.
+    where d is the number of steps to the goal, as :func:`nearness` tells it.
 
     :param values: values of pairs, shape (S, G). Where they depend on single outcomes of chance,
         lucky ones weigh more
@@ -99,10 +125,7 @@ def near_weights(
     :param step_reward: reward of every other transition, as in the values
     :return: weights with mean 1, shape (S, G)
     """
-    never = step_reward / (1.0 - gamma)
-    # The nearness is gamma ** d.
-    nearness = ((values - never) / (goal_reward - never)).clamp(0.0, 1.0)
-    weights = nearness ** (math.log(decay) / math.log(gamma)) + floor
+    weights = nearness(values, decay, gamma, goal_reward, step_reward) + floor
     return weights / weights.mean()
 
 

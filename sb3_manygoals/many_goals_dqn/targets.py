@@ -14,6 +14,7 @@ from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.losses import (
     near_weights,
+    nearness,
     pairwise_td_loss,
     pairwise_td_targets,
     pursued_weights,
@@ -39,6 +40,8 @@ _NEAR_DECAY = 0.75
 _TARGET_SHARE = 0.5
 # Targets of other actions than the best ones are lowered by this share of their difference.
 _ACTION_GAP = 0.5
+# The share falls by this factor for each step to the goal.
+_GAP_DECAY = 0.9
 # Where goals are places, so much of all weight is on pairs of a transition and the goal that was
 # pursued in it.
 _PURSUED_SHARE = 0.5
@@ -277,9 +280,10 @@ class TDTargets(Targets):
         with ``goals_in_replay``, where goals are forgotten, and where an update has fewer than four
         goals. None: 0.5 if goals are floats that are reached within a distance, or by a function
         that says so, else 0.0
-    :param action_gap: ``share`` of :func:`~sb3_manygoals.losses.widen_action_gaps`, in [0, 1). 0.0:
-        targets are as in the paper. None: 0.5 with "segments", else 0.0. With action masks it is
-        not used, because a transition does not say which actions were allowed in its first state
+    :param action_gap: ``share`` of :func:`~sb3_manygoals.losses.widen_action_gaps` at the goal, in
+        [0, 1). It falls by a tenth for each step to the goal. 0.0: targets are as in the paper.
+        None: 0.5 with "segments", else 0.0. With action masks it is not used, because a transition
+        does not say which actions were allowed in its first state
     :raises ValueError: if an argument is out of its range
     """
 
@@ -484,14 +488,15 @@ class TDTargets(Targets):
             target = self._target_network
             n = len(samples.next_observations)
             seen = samples.next_observations
+            # Where in ``seen`` the observations of s are, if gaps are to be widened.
+            places: th.Tensor | None = None
             if has_gaps:
-                seen = th.cat([seen, samples.observations])
+                seen, places = _with_observations(samples)
             if pairwise:
                 states, goals = target.embed(seen, batch.goals)
                 next_values = target.pairwise_best(states[:n], goals, samples.next_action_mask)
             else:
-                q = target(seen, th.cat([batch.goals] * (len(seen) // n)))
-                next_q = q[:n]
+                next_q = target(samples.next_observations, batch.goals)
                 if samples.next_action_mask is not None:
                     next_q = next_q.masked_fill(~samples.next_action_mask, -th.inf)
                 next_values = next_q.amax(dim=1, keepdim=True)
@@ -499,15 +504,36 @@ class TDTargets(Targets):
             targets = pairwise_td_targets(
                 next_values, achieved, samples.terminated, *self.context.gamma_and_rewards
             )
-            if not has_gaps:
+            if places is None:
                 return targets
             if pairwise:
-                best = target.pairwise_best(states[n:], goals)
-                taken = target.pairwise_taken(states[n:], goals, samples.actions)
+                best = target.pairwise_best(states[places], goals)
+                taken = target.pairwise_taken(states[places], goals, samples.actions)
             else:
-                best = q[n:].amax(dim=1, keepdim=True)
-                taken = q[n:].gather(1, samples.actions[:, None])
-            return widen_action_gaps(targets, best, taken, self.action_gap)
+                q = target(samples.observations, batch.goals)
+                best = q.amax(dim=1, keepdim=True)
+                taken = q.gather(1, samples.actions[:, None])
+            return widen_action_gaps(targets, best, taken, self._gap_shares(best))
+
+    def _gap_shares(self, best_values: th.Tensor) -> float | th.Tensor:
+        """
+        Return by which share of the gap to the best action the target of each pair is lowered.
+
+        It is less, the farther the goal is. Far away, values and so their gaps are mostly errors
+        until the nearer ones are right, and wider gaps would make more of these errors.
+
+        :param best_values: values of the best actions, shape (S, G)
+        """
+        if not self._values_tell_distances:
+            return self.action_gap
+        rewards = self.context.gamma_and_rewards
+        return self.action_gap * nearness(best_values, _GAP_DECAY, *rewards)
+
+    @property
+    def _values_tell_distances(self) -> bool:
+        """Whether values tell how far goals are: whether reaching a goal is worth more than not."""
+        gamma, goal_reward, step_reward = self.context.gamma_and_rewards
+        return gamma > 0.0 and step_reward < (1.0 - gamma) * goal_reward
 
     def _are_reached(self, batch: UpdateBatch, pairwise: bool) -> th.Tensor:
         """
@@ -582,8 +608,7 @@ class TDTargets(Targets):
         :param values: the network's values of pairs
         :param target_values: their targets, of the same shape
         """
-        gamma, goal_reward, step_reward = self.context.gamma_and_rewards
-        if self.near_decay == 1.0 or gamma == 0.0 or step_reward >= (1.0 - gamma) * goal_reward:
+        if self.near_decay == 1.0 or not self._values_tell_distances:
             return None
         by_value, by_target = (
             near_weights(each, self.near_decay, self.near_floor, *self.context.gamma_and_rewards)
@@ -591,6 +616,22 @@ class TDTargets(Targets):
         )
         share = _TARGET_SHARE * (1.0 - self._progress)
         return (1.0 - share) * by_value + share * by_target
+
+
+def _with_observations(samples: ManyGoalsSamples) -> tuple[th.Tensor, th.Tensor]:
+    """
+    Return all observations s' and those observations s that are not the s' of the row before, as in
+    a segment. Also return the row of each s among them. So a network sees few of them twice.
+    """
+    observations = samples.observations
+    next_observations = samples.next_observations
+    is_new = th.ones(len(observations), dtype=th.bool, device=observations.device)
+    differs = observations[1:] != next_observations[:-1]
+    # Observations of a Discrete space have no axes of their own.
+    is_new[1:] = differs[..., None].flatten(1).any(dim=1)
+    before = th.arange(len(observations), device=observations.device) - 1
+    places = th.where(is_new, len(next_observations) + is_new.cumsum(dim=0) - 1, before)
+    return th.cat([next_observations, observations[is_new]]), places
 
 
 def _labels(ids: NDArray[np.int64], goals: NDArray[Any]) -> NDArray[np.int64]:

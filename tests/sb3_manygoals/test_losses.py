@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sb3_manygoals.losses import (
     best_action_loss,
     near_weights,
+    nearness,
     pairwise_td_loss,
     pairwise_td_targets,
     planned_loss,
@@ -79,6 +80,8 @@ def test_near_weights_fall_with_distance_for_all_rewards(gamma, decay, goal_rewa
     th.testing.assert_close(
         weights[:, 0], (expected / expected.mean())[order], rtol=1e-4, atol=1e-6
     )
+    found = nearness(values, decay, gamma, goal_reward, -price)
+    th.testing.assert_close(found, decay**steps, rtol=1e-4, atol=1e-6)
     # Estimates beyond the best and the worst possible value count as these values.
     beyond = near_weights(
         th.tensor([[goal_reward + 9.0, never - 9.0]]), decay, 0.05, gamma, goal_reward, -price

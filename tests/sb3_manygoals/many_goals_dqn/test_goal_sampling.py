@@ -78,7 +78,8 @@ def test_on_policy_each_transition_teaches_the_goal_that_was_pursued(action_gap)
             target = 0.0
         with th.no_grad():
             values = model.q_net_target(cell(here[row]), goal)[0]
-        target -= action_gap * (values.max() - values[actions[row]])
+        n_steps = np.log(float((values.max() + 10.0) / 10.0)) / np.log(0.99)
+        target -= action_gap * 0.9 ** max(n_steps, 0.0) * (values.max() - values[actions[row]])
         q = model.q_net(cell(here[row]), goal)[0, actions[row]]
         expected = expected + (q - target) ** 2 / 5
     th.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-6)
@@ -199,3 +200,19 @@ def test_updates_of_each_goal_are_counted_and_not_saved_with_the_model(tmp_path)
     model.load_world(tmp_path / "world")
     for one in (again, model):
         assert one.goal_updates.tolist() == [0] * one.goal_buffer.capacity
+
+
+def test_gaps_of_a_batch_are_those_of_its_transitions_one_by_one():
+    """In segments, the network sees most observations only once."""
+    model = sampling("segments", n_envs=2).learn(60)
+    moved(model)
+    model.targets.action_gap = 0.4
+    batch = model.targets.sample(32, 16, model.rng)
+    targets = model.targets.target_values(batch)
+    samples = batch.samples
+    follows = samples.observations[1:] == samples.next_observations[:-1]
+    assert 16 <= follows.all(dim=1).sum() < 31
+    for row in range(32):
+        one = ManyGoalsSamples(*(None if part is None else part[row : row + 1] for part in samples))
+        found = model.targets.target_values(batch._replace(samples=one))
+        th.testing.assert_close(found[0], targets[row], rtol=1e-4, atol=1e-5)
