@@ -11,7 +11,7 @@ from torch import nn
 
 from benchmarks.speed.timing import Contenders, Ratio, SpeedConfig, rate
 from benchmarks.worlds import World
-from sb3_manygoals import ManyGoalsDQN
+from sb3_manygoals import ManyGoalsDQN, PlannedTargets
 
 SIZES = ((64, 64), (128, 128), (128, 256), (256, 128), (256, 256))
 """Numbers of states and goals in an update."""
@@ -95,7 +95,8 @@ def planned_model(steps: int) -> ManyGoalsDQN:
     :return: the model
     """
     env = World("TwoRoomsSwitch-v0").make_many(64, seed=0)
-    model = ManyGoalsDQN("CnnPolicy", env, seed=0, device="cpu")
+    # After few steps, the default would bootstrap.
+    model = ManyGoalsDQN("CnnPolicy", env, seed=0, device="cpu", target_class=PlannedTargets)
     return model.learn(steps)
 
 

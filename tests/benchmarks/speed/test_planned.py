@@ -1,6 +1,7 @@
 import pandas as pd
 
 from benchmarks.speed.planned import SIZES, floor, planned_model
+from sb3_manygoals import PlannedTargets
 from tests.benchmarks.command_line import printed
 
 
@@ -16,6 +17,8 @@ def test_updates_from_a_plan_are_measured_beside_their_floor(tmp_path):
 
 def test_the_floor_has_all_matrix_products_of_an_update(monkeypatch):
     model = planned_model(1_600)
+    assert isinstance(model.targets, PlannedTargets)
+    assert model.targets.planned_at is not None
     step = floor(model, 8, 4)
     shapes = []
     product = type(model.policy.q_net.offset.data).mm
