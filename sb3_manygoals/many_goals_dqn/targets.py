@@ -283,7 +283,8 @@ class TDTargets(Targets):
     :param action_gap: ``share`` of :func:`~sb3_manygoals.losses.widen_action_gaps` at the goal, in
         [0, 1). It falls by a tenth for each step to the goal. 0.0: targets are as in the paper.
         None: 0.5 with "segments", else 0.0. With action masks it is not used, because a transition
-        does not say which actions were allowed in its first state
+        does not say which actions were allowed in its first state. Nor is it used if ``gamma`` is
+        0, or never reaching a goal is worth as much as reaching it: no goal is near then
     :raises ValueError: if an argument is out of its range
     """
 
@@ -484,7 +485,11 @@ class TDTargets(Targets):
         with th.no_grad():
             pairwise = self.goal_sampling != "behavior"
             # Masks say which actions are allowed in s', not which are in s.
-            has_gaps = self.action_gap > 0.0 and samples.next_action_mask is None
+            has_gaps = (
+                self.action_gap > 0.0
+                and self._values_tell_distances
+                and samples.next_action_mask is None
+            )
             target = self._target_network
             n = len(samples.next_observations)
             seen = samples.next_observations
@@ -515,7 +520,7 @@ class TDTargets(Targets):
                 taken = q.gather(1, samples.actions[:, None])
             return widen_action_gaps(targets, best, taken, self._gap_shares(best))
 
-    def _gap_shares(self, best_values: th.Tensor) -> float | th.Tensor:
+    def _gap_shares(self, best_values: th.Tensor) -> th.Tensor:
         """
         Return by which share of the gap to the best action the target of each pair is lowered.
 
@@ -524,8 +529,6 @@ class TDTargets(Targets):
 
         :param best_values: values of the best actions, shape (S, G)
         """
-        if not self._values_tell_distances:
-            return self.action_gap
         rewards = self.context.gamma_and_rewards
         return self.action_gap * nearness(best_values, _GAP_DECAY, *rewards)
 
