@@ -61,7 +61,8 @@ def widen_action_gaps(
     Values of the best actions stay the same in the end. All others sink, until they are
     :math:`1 / (1 - \alpha_{sg})` times as far below the best one as they would be. So an error of
     the network seldom makes a worse action look best. With the same :math:`\alpha` for all pairs,
-    this is equation 8 of Bellemare et al. (2016), "Increasing the action gap", for many goals.
+    this is the advantage learning operator of Bellemare et al. (2016), "Increasing the action gap",
+    for many goals.
 
     :param targets: targets y of actions that were taken, shape (S, G)
     :param best_values: the target network's values of the best actions in the same states, shape

@@ -603,10 +603,9 @@ class TDTargets(Targets):
         Return weights of pairs by how near they are, None for equal ones.
 
         At the beginning of training, half of a weight is by the target, so that a way just found
-        counts at once.
-        Targets depend on chance: lucky outcomes weigh more than unlucky ones of the same action,
-        and values become too high. So the other half is by the network's own value. The half by the
-        target becomes less with time, and is 0 in the end, when ways are known.
+        counts at once. Targets depend on chance: lucky outcomes weigh more than unlucky ones of the
+        same action, and values become too high. So the other half is by the network's own value.
+        The half by the target becomes less with time, and is 0 in the end, when ways are known.
 
         :param values: the network's values of pairs
         :param target_values: their targets, of the same shape
