@@ -41,7 +41,7 @@ _TARGET_SHARE = 0.5
 # Targets of other actions than the best ones are lowered by this share of their difference.
 _ACTION_GAP = 0.5
 # The share falls by this factor for each step to the goal.
-_GAP_DECAY = 0.9
+_GAP_DECAY = 0.95
 # Where goals are places, so much of all weight is on pairs of a transition and the goal that was
 # pursued in it.
 _PURSUED_SHARE = 0.5
@@ -281,7 +281,7 @@ class TDTargets(Targets):
         goals. None: 0.5 if goals are floats that are reached within a distance, or by a function
         that says so, else 0.0
     :param action_gap: ``share`` of :func:`~sb3_manygoals.losses.widen_action_gaps` at the goal, in
-        [0, 1). It falls by a tenth for each step to the goal. 0.0: targets are as in the paper.
+        [0, 1). It falls by a twentieth for each step to the goal. 0.0: targets are as in the paper.
         None: 0.5 with "segments", else 0.0. With action masks it is not used, because a transition
         does not say which actions were allowed in its first state. Nor is it used if ``gamma`` is
         0, or never reaching a goal is worth as much as reaching it: no goal is near then

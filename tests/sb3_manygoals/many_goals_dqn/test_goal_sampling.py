@@ -79,7 +79,7 @@ def test_on_policy_each_transition_teaches_the_goal_that_was_pursued(action_gap)
         with th.no_grad():
             values = model.q_net_target(cell(here[row]), goal)[0]
         n_steps = np.log(float((values.max() + 10.0) / 10.0)) / np.log(0.99)
-        target -= action_gap * 0.9 ** max(n_steps, 0.0) * (values.max() - values[actions[row]])
+        target -= action_gap * 0.95 ** max(n_steps, 0.0) * (values.max() - values[actions[row]])
         q = model.q_net(cell(here[row]), goal)[0, actions[row]]
         expected = expected + (q - target) ** 2 / 5
     th.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-6)
