@@ -21,7 +21,7 @@ from sb3_manygoals.checkpoint.lock import Lock, sync_folder
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree, load_tree, save_tree
 from sb3_manygoals.validation import check_count
 
-FORMAT = "sb3-manygoals checkpoint 10"
+FORMAT = "sb3-manygoals checkpoint 11"
 
 # The file that is being written.
 _STAGING_FILE = ".staging"

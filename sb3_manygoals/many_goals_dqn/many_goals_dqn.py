@@ -394,6 +394,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         # Whether learn() is running.
         self._is_learning = False
         self._warned_of_alike_goals = False
+        # How many states were known when inputs were standardized. 0: they were not.
+        self._n_standardized_by = 0
         # The loss of the last update, on the device.
         self._loss = th.zeros(())
         self._last_action_masks: NDArray[np.bool_] | None = None
@@ -935,6 +937,9 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         if self._is_paced:
             updates = self._needed_updates(gradient_steps, has_planned)
 
+        if self._standardization_is_due:
+            self._standardize()
+
         for _ in updates:
             if self._n_updates == 0:
                 self._prepare_first_update()
@@ -1008,8 +1013,25 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
     def _prepare_first_update(self) -> None:
         """Standardize inputs by the goals that are known, and look whether goals look alike."""
         if self.policy.standardize:
-            self.policy.fit_standardization(self._some_observations(), self._some_goals())
+            self._standardize()
         self._warn_of_alike_goals()
+
+    def _standardize(self) -> None:
+        """Standardize inputs by the states and goals that are known."""
+        assert self.goal_buffer is not None
+        self.policy.fit_standardization(self._some_observations(), self._some_goals())
+        self._n_standardized_by = len(self.goal_buffer.states)
+
+    @property
+    def _standardization_is_due(self) -> bool:
+        """
+        Whether inputs are to be standardized anew: twice as many states are known as last time, and
+        targets allow it.
+        """
+        assert self.goal_buffer is not None
+        if self._n_standardized_by == 0 or not self.targets.restandardizes:
+            return False
+        return len(self.goal_buffer.states) >= 2 * self._n_standardized_by
 
     def _prepare_targets(self) -> bool:
         """

@@ -89,6 +89,7 @@ class SavingMixin(ModelPart):
         "_learned_at_stage",
         "_learned_from",
         "_gave_up_states",
+        "_n_standardized_by",
     )
     """Attributes that are saved in checkpoints as they are."""
 

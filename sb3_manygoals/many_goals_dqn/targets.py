@@ -134,6 +134,14 @@ class Targets(ABC):
         """Whether targets read the goals that were pursued. If not, some are not stored."""
         return False
 
+    @property
+    def restandardizes(self) -> bool:
+        """
+        Whether inputs are standardized anew each time twice as many states are known. This changes
+        the network's values a little. If not, they are standardized once, before the first update.
+        """
+        return False
+
     @abstractmethod
     def sample(
         self, batch_size: int, goal_batch_size: int, rng: np.random.Generator
@@ -260,6 +268,8 @@ class TDTargets(Targets):
     paired with their own pursued goal (:func:`~sb3_manygoals.losses.pursued_weights`). Such goals
     come from sensors, which may show ways that there are not.
 
+    With segments, inputs are standardized anew each time twice as many states are known.
+
     :param context: the parts of the ManyGoalsDQN that targets use
     :param goal_sampling: the goals of an update. "segments": the distinct next observations of
         segments of the replay memory, filled up with goals that are drawn uniformly. "uniform":
@@ -331,6 +341,16 @@ class TDTargets(Targets):
         if self.goal_sampling == "segments":
             return self.pursued_share > 0.0 and self.context.goal_buffer.remembers_goals
         return self.goal_sampling == "behavior"
+
+    @property
+    def restandardizes(self) -> bool:
+        """
+        Whether inputs are standardized anew each time twice as many states are known.
+
+        Learning begins when few states are known. An element that had one value in nearly all of
+        them would stay far too large or too small. The paper's recipe standardizes once.
+        """
+        return self.goal_sampling == "segments"
 
     def before_updates(self, progress: float) -> None:
         """

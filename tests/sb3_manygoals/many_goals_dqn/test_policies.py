@@ -1,5 +1,7 @@
 """Policies: greedy actions, networks for all kinds of observations, and how inputs are scaled."""
 
+import itertools
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -167,6 +169,47 @@ def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path, t
     model.learn(20, reset_num_timesteps=False)
     th.testing.assert_close(preprocess.mean, known.mean(dim=0))
     assert th.equal(reloaded(model, tmp_path).q_net.trunk[0].mean, preprocess.mean)
+
+
+@pytest.mark.parametrize(
+    ("target_class", "target_kwargs", "repeats"),
+    [
+        (TDTargets, {}, True),
+        (TDTargets, {"goal_sampling": "uniform"}, False),
+        (PlannedTargets, {}, False),
+    ],
+)
+def test_inputs_are_standardized_again_when_twice_as_many_states_are_known(
+    monkeypatch, tmp_path, target_class, target_kwargs, repeats
+):
+    model = make_model(
+        Map(0.0), learning_starts=2, target_class=target_class, target_kwargs=target_kwargs
+    )
+    sizes = []
+    fit = model.policy.fit_standardization
+
+    def note(seen, goals):
+        sizes.append(len(seen))
+        fit(seen, goals)
+
+    monkeypatch.setattr(model.policy, "fit_standardization", note)
+    model.learn(200)
+    n_known = len(model.goal_buffer.states)
+    if not repeats:
+        assert len(sizes) == 1
+        return
+    assert n_known > 4 * sizes[0]
+    assert len(sizes) > 2
+    assert all(later >= 2 * earlier for earlier, later in itertools.pairwise(sizes))
+    assert n_known < 2 * sizes[-1]
+    for network in model.policy.networks:
+        assert th.equal(network.trunk[0].scale, model.q_net.trunk[0].scale)
+    # A model that was loaded knows by how many states it was standardized.
+    loaded = reloaded(model, tmp_path)
+    loaded.set_env(model.get_env())
+    monkeypatch.setattr(loaded.policy, "fit_standardization", note)
+    loaded.learn(20, reset_num_timesteps=False)
+    assert sizes[-1] * 2 > len(loaded.goal_buffer.states)
 
 
 class Map(gym.Env):

@@ -1,6 +1,7 @@
 """Goals that were pursued are taught with the transitions in which they were."""
 
 import copy
+import math
 import pickle
 import warnings
 
@@ -199,8 +200,9 @@ def test_own_goals_of_an_environment_are_taught_with_their_transitions():
         )
     best = before.amax(dim=2)
     # With a discount of .9, the distance from the value of a goal that is never reached, -1, falls
-    # by .9 for each step to the goal, as does the share by which targets are lowered.
-    targets -= 0.3 * (best + 1.0).clamp(0.0, 1.0) * (best - before.gather(2, taken)[:, :, 0])
+    # by .9 for each step to the goal. The share by which targets are lowered falls by .95.
+    n_steps = (best + 1.0).clamp(0.0, 1.0).log() / math.log(0.9)
+    targets -= 0.3 * 0.95**n_steps * (best - before.gather(2, taken)[:, :, 0])
     both = [near_weights(each, 0.75, 0.1, 0.9, 0.0, -0.1) for each in (values, targets)]
     share = 0.25 * batch.pursued.any(dim=1).float().mean()
     # With .4 of training done, weights are by targets for .6 of a half.
