@@ -22,7 +22,8 @@ test: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	# Tests start many processes. Without bytecode on disk, each of them would compile all modules.
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-extras: $(INSTALLED_EXTRAS)
 	@command -v chromedriver >/dev/null || echo "There is no chromedriver: tests in a browser are skipped. CONTRIBUTING.md says how to install one."
