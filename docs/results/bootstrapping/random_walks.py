@@ -45,6 +45,8 @@ class Settings:
     """Discount factor."""
     segment_length: int = 4
     """Consecutive transitions in a segment of an update."""
+    near_floor: float = 0.02
+    """The floor of weights by nearness."""
     standardized_by: int = 0
     """The first steps whose observations tell how inputs are standardized. 0: all."""
     again: bool = False
@@ -217,8 +219,8 @@ def learn(settings: Settings, data: Data, new_layouts: list[Layout]) -> list[dic
             taken = target.pairwise_taken(states, embedded_goals, actions)
             targets = widen_action_gaps(targets, best, taken, 0.5 * nearness(best, 0.9, *scale))
         values = net.values_of_taken(observations, actions, goals)
-        by_value = near_weights(values.detach(), 0.75, 0.02, *scale)
-        by_target = near_weights(targets, 0.75, 0.02, *scale)
+        by_value = near_weights(values.detach(), 0.75, settings.near_floor, *scale)
+        by_target = near_weights(targets, 0.75, settings.near_floor, *scale)
         share = 0.5 * (1.0 - update / settings.updates)
         weights = (1.0 - share) * by_value + share * by_target
         loss = (weights * (values - targets).square()).mean()
