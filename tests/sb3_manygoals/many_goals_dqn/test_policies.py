@@ -180,7 +180,7 @@ def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path, t
     ],
 )
 def test_inputs_are_standardized_again_when_twice_as_many_states_are_known(
-    monkeypatch, tmp_path, target_class, target_kwargs, repeats
+    monkeypatch, target_class, target_kwargs, repeats
 ):
     model = make_model(
         Map(0.0), learning_starts=2, target_class=target_class, target_kwargs=target_kwargs
@@ -204,12 +204,19 @@ def test_inputs_are_standardized_again_when_twice_as_many_states_are_known(
     assert n_known < 2 * sizes[-1]
     for network in model.policy.networks:
         assert th.equal(network.trunk[0].scale, model.q_net.trunk[0].scale)
-    # A model that was loaded knows by how many states it was standardized.
+
+
+def test_a_model_that_was_loaded_standardizes_again_when_it_knows_more(monkeypatch, tmp_path):
+    model = make_model(Map(0.0), learning_starts=2, target_class=TDTargets).learn(50)
     loaded = reloaded(model, tmp_path)
     loaded.set_env(model.get_env())
-    monkeypatch.setattr(loaded.policy, "fit_standardization", note)
-    loaded.learn(20, reset_num_timesteps=False)
-    assert sizes[-1] * 2 > len(loaded.goal_buffer.states)
+    assert loaded._n_updates > 0
+    sizes = []
+    monkeypatch.setattr(
+        loaded.policy, "fit_standardization", lambda seen, _: sizes.append(len(seen))
+    )
+    loaded.learn(200, reset_num_timesteps=False)
+    assert sizes
 
 
 class Map(gym.Env):
