@@ -138,7 +138,7 @@ def pursued_weights(
 
     Such pairs say what follows from the agent's own way to its goal. Where observations do not tell
     everything, as beside a wall through which noise seems to show a way, other pairs mislead.
-    Hindsight experience replay teaches each transition its own goal, too, beside others
+    Hindsight experience replay learns from each transition with its own goal, too, beside others
     (Andrychowicz et al. 2017). The weights are
 
     .. math:: (1 - z)\, w_{sg} + z\, p_{sg} / \bar{p},
