@@ -28,9 +28,14 @@ CELLS = np.eye(9, dtype=np.uint8)
 
 
 def taught(world, steps=600, wrapper=None, **kwargs):
-    """Return a model that has learned in a world. ``wrapper`` are arguments of the goal wrapper."""
+    """
+    Return a model that has learned in a world. ``wrapper`` are arguments of the goal wrapper.
+
+    Plans read what was met, and not the network. So the network has few updates.
+    """
     settings = {"max_episode_steps": 20, **(wrapper or {})}
-    return make_model(world, goal_wrapper_kwargs=settings, **kwargs).learn(steps)
+    few = {"updates_per_step": 0.01, **kwargs}
+    return make_model(world, goal_wrapper_kwargs=settings, **few).learn(steps)
 
 
 def treasure_world():
@@ -40,7 +45,7 @@ def treasure_world():
 
 @pytest.fixture(scope="module")
 def treasure():
-    return taught(treasure_world(), 1_500)
+    return taught(treasure_world(), 1_500, updates_per_step=1.0)
 
 
 def last_cell(policy, world, start):
@@ -121,7 +126,7 @@ def test_a_function_can_give_rewards_and_masks_forbid_actions(treasure):
 
 
 def test_a_plan_is_better_than_a_network_that_has_not_learned():
-    model = taught(treasure_world(), updates_per_step=0.01)
+    model = taught(treasure_world())
     # It plans, because the model does.
     planned = model.task_policy()
     assert planned.predict(CELLS[1:8])[0].tolist() == [1] * 7
@@ -433,7 +438,7 @@ def share_of_starts(policy, outcome):
 
 @pytest.fixture(scope="module")
 def leaver():
-    return taught(Grid(leave_the_middle), 3_000, updates_per_step=0.01)
+    return taught(Grid(leave_the_middle), 3_000)
 
 
 def test_a_reward_that_belongs_to_a_transition_is_found(leaver):
@@ -462,7 +467,7 @@ def test_a_way_that_costs_more_than_others_to_the_same_last_place_is_avoided():
             return 0.0, False
         return (1.0 if action == 0 else -1.0), True
 
-    policy = taught(Grid(outcome), 3_000, updates_per_step=0.01).task_policy()
+    policy = taught(Grid(outcome), 3_000).task_policy()
     for start in ((3, 4), (4, 3), (0, 0)):
         assert total_reward(policy, Grid(outcome, starts_at=start)) == 1.0
 
