@@ -291,7 +291,8 @@ def test_observations_may_be_dicts(mode):
 
 
 def test_a_model_of_a_dict_world_is_measured():
-    model = make_model(Room(), "MultiInputPolicy", learning_starts=300)
+    settings = {"learning_starts": 300, "updates_per_step": 1.0}
+    model = make_model(Room(), "MultiInputPolicy", **settings)
     worlds = SyncVectorEnv([Room] * 12)
     goals = PackedSpace(Room().observation_space).pack(
         {

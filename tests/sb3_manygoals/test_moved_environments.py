@@ -237,7 +237,10 @@ class Walks(BaseCallback):
 @pytest.mark.parametrize("table", [False, True])
 def test_moves_of_the_world_beneath_the_goal_wrapper_are_noticed(make, table):
     bare = make()
-    model = TabularAllGoals("TablePolicy", bare) if table else make_model(bare, seed=0)
+    if table:
+        model = TabularAllGoals("TablePolicy", bare)
+    else:
+        model = make_model(bare, seed=0, updates_per_step=1.0)
     with pytest.warns(UserWarning, match="a callback has moved the environments"):
         model.learn(100, Walks(bare))
     # They are noticed between trainings too.

@@ -117,7 +117,8 @@ def has_learned(selector):
 
 
 def test_the_learner_tells_of_the_losses_it_descends_and_of_other_goals():
-    model = make_model(goal_wrapper_kwargs={"selector_class": Spy}, learning_starts=10)
+    settings = {"learning_starts": 10, "updates_per_step": 1.0}
+    model = make_model(goal_wrapper_kwargs={"selector_class": Spy}, **settings)
     computed = []
     compute_losses = model.targets.losses
 

@@ -22,7 +22,12 @@ PLAIN = {
 
 
 def make_model(env=None, policy="MlpPolicy", **kwargs):
-    """Return a model that makes an update of few pairs at each step, by default in a corridor."""
+    """
+    Return a model that makes an update of few pairs at every fourth step.
+
+    It learns in a corridor by default. Give ``updates_per_step=1.0`` where a test counts updates or
+    steps, or where it needs what is well learned.
+    """
     settings = {
         "learning_starts": 20,
         "batch_size": 32,
@@ -34,7 +39,7 @@ def make_model(env=None, policy="MlpPolicy", **kwargs):
         "device": "cpu",
     }
     if "train_freq" not in kwargs and "gradient_steps" not in kwargs:
-        settings["updates_per_step"] = 1.0
+        settings["updates_per_step"] = 0.25
     return ManyGoalsDQN(policy, Corridor() if env is None else env, **{**settings, **kwargs})
 
 

@@ -324,7 +324,8 @@ def test_the_wrappers_that_an_error_names_make_goals_of_observations(world):
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_floats_that_are_not_finite_are_refused(wrong):
-    model = make_model(Shown(spaces.Box(-1.0, 1.0, (2,), np.float32)), learning_starts=50).learn(50)
+    world = Shown(spaces.Box(-1.0, 1.0, (2,), np.float32))
+    model = make_model(world, learning_starts=50, updates_per_step=1.0).learn(50)
     goal = np.zeros(2, np.float32)
     spoiled = np.array([[0.0, 0.0], [0.0, wrong]], np.float32)
     pairs = {"observation": spoiled, "desired_goal": np.stack([goal, goal])}

@@ -19,7 +19,7 @@ from tests.sb3_manygoals.worlds import Corridor
 def folder(request, tmp_path_factory):
     """The folder of a model that was trained and saved."""
     folder = tmp_path_factory.mktemp("saved")
-    request.param(learning_starts=20).learn(200).save_all(folder)
+    request.param(learning_starts=20, updates_per_step=1.0).learn(200).save_all(folder)
     return folder
 
 
@@ -75,7 +75,7 @@ def test_a_world_that_is_loaded_into_a_trained_model_begins_its_counts_anew(fold
 def test_a_damaged_world_changes_nothing(name, change, message, folder, tmp_path):
     arrays = read_npz(folder / "world.npz", (), "a world")
     write_npz(tmp_path / "damaged", {**arrays, name: change(arrays[name])})
-    model = td_model().learn(200)
+    model = td_model(updates_per_step=1.0).learn(200)
     before = copy.deepcopy(model)
     with pytest.raises(ValueError, match=message):
         model.load_world(tmp_path / "damaged")
@@ -198,7 +198,7 @@ def test_rollouts_of_episodes_have_no_length_in_the_warning():
 
 
 def test_loading_a_world_leaves_another_model_as_it_is(folder):
-    model = make_model().learn(100)
+    model = make_model(updates_per_step=1.0).learn(100)
     loaded = ManyGoalsDQN.load(folder / "model.zip", model.get_env())
     assert loaded.goal_buffer is model.goal_buffer
     known = model.goal_buffer.observations.copy()

@@ -49,7 +49,7 @@ def test_a_run_is_reproducible():
 
 
 def test_it_takes_the_id_of_an_environment():
-    assert make_model("CartPole-v1").learn(30).num_timesteps == 30
+    assert make_model("CartPole-v1", updates_per_step=1.0).learn(30).num_timesteps == 30
 
 
 def test_it_wraps_an_environment_and_leaves_the_axes_of_images_as_they_are():

@@ -100,7 +100,7 @@ def test_after_a_rest_a_short_cycle_begins_with_a_small_step_size():
 
 
 def test_a_small_world_is_learned_and_then_updates_rest():
-    model = make_model(learning_rate=None)
+    model = make_model(learning_rate=None, updates_per_step=1.0)
     model.learn(3_000)
     due = 3_000 - 20
     assert model._n_updates < due / 2
@@ -110,7 +110,7 @@ def test_a_small_world_is_learned_and_then_updates_rest():
 
 
 def test_without_updates_as_needed_each_one_is_made_when_it_is_due():
-    model = make_model(updates_as_needed=False)
+    model = make_model(updates_as_needed=False, updates_per_step=1.0)
     assert steps_of_updates(model, 100) == list(range(21, 101))
 
 

@@ -195,7 +195,11 @@ def test_a_batch_has_no_state_and_no_goal_twice_if_all_fit_into_it():
 
 def test_a_partial_plan_teaches_its_goals_some_of_which_are_exchanged():
     target_class = planning_with(fresh_goals=0.5, growth=100.0)
-    model = planned_model(None, target_class, max_plan_bytes=5 * 6 * 2).learn(800)
+    model = make_model(
+        target_class=target_class,
+        target_kwargs={"max_plan_bytes": 5 * 6 * 2},
+        updates_per_step=1.0,
+    ).learn(800)
     plan = model.targets.plan
     rng = np.random.default_rng(0)
     goal_sets = []
@@ -223,7 +227,7 @@ def test_a_last_plan_that_is_partial_and_knows_few_ways_is_a_warning():
 
 
 def test_it_plans_again_as_steps_grow_and_where_they_are_counted_anew(monkeypatch):
-    model = planned_model(None, planning_with(growth=2.0))
+    model = make_model(target_class=planning_with(growth=2.0), updates_per_step=1.0)
     planned_at = []
     refresh = model.targets.plan.refresh
 
@@ -248,7 +252,7 @@ def test_it_plans_again_as_steps_grow_and_where_they_are_counted_anew(monkeypatc
     assert model.targets.planned_at == 8 * n_planned
 
 
-def interrupted_model(steps):
+def interrupted_model(steps, **kwargs):
     """Return a model whose training was interrupted while it discovered the world."""
 
     def interrupt(*_):
@@ -256,7 +260,7 @@ def interrupted_model(steps):
             raise KeyboardInterrupt
         return True
 
-    model = make_model()
+    model = make_model(**kwargs)
     with pytest.raises(KeyboardInterrupt):
         model.learn(1_000, interrupt)
     assert model.targets.is_discovering
@@ -273,7 +277,7 @@ def test_after_an_interrupted_training_updates_by_hand_make_a_plan():
 
 
 def test_after_an_interrupted_training_updates_that_no_longer_wait_make_a_plan():
-    model = interrupted_model(steps=40)
+    model = interrupted_model(steps=40, updates_per_step=1.0)
     model.updates_as_needed = False
     model.learn(100)
     assert model._n_updates == 100 - 20
@@ -386,8 +390,8 @@ def test_goals_that_are_loaded_are_planned_anew(tmp_path):
 
 
 def test_a_replay_memory_is_recorded_in_a_model_that_knows_nothing(tmp_path):
-    td_model().learn(50).save_replay_buffer(tmp_path / "replay")
-    model = planned_model()
+    td_model(updates_per_step=1.0).learn(50).save_replay_buffer(tmp_path / "replay")
+    model = make_model(target_class=PlannedTargets, updates_per_step=1.0)
     model.load_replay_buffer(tmp_path / "replay")
     assert model.world.n_counted == 50
     assert model.world.visit_counts.sum() == 50
@@ -406,8 +410,8 @@ def test_a_replay_memory_of_another_number_of_environments_is_refused(tmp_path):
 
 
 def test_a_model_with_goals_in_its_replay_memory_reads_one_with_states(tmp_path):
-    make_model().learn(50).save_replay_buffer(tmp_path / "replay")
-    without = make_model(goals_in_replay=True).learn(50)
+    make_model(updates_per_step=1.0).learn(50).save_replay_buffer(tmp_path / "replay")
+    without = make_model(goals_in_replay=True, updates_per_step=1.0).learn(50)
     without.load_replay_buffer(tmp_path / "replay")
     assert without.replay_buffer.states is None
     assert without.replay_buffer.stores_observations

@@ -215,7 +215,10 @@ def test_own_goals_of_an_environment_are_taught_with_their_transitions():
 
 def test_on_policy_own_goals_of_an_environment_are_taught():
     model = td_model(
-        Sparse(offset=0.125), "MultiInputPolicy", targets={"goal_sampling": "behavior"}
+        Sparse(offset=0.125),
+        "MultiInputPolicy",
+        targets={"goal_sampling": "behavior"},
+        updates_per_step=1.0,
     )
     model.learn(100)
     moved(model)

@@ -119,7 +119,7 @@ def test_an_environment_with_a_goal_wrapper_is_taken_as_it_is(tmp_path):
 def test_the_world_is_known_again_whatever_was_known_before(tmp_path):
     model = make_model(Paid({3: 1.0}, (0, 8))).learn(60)
     model.save_world(tmp_path / "world")
-    other = make_model(Paid({3: 1.0}, (0, 8), start=7)).learn(30)
+    other = make_model(Paid({3: 1.0}, (0, 8), start=7), updates_per_step=1.0).learn(30)
     other.load_world(tmp_path / "world")
     check_same_world(other, model)
     assert other.world.n_counted == 60
@@ -129,7 +129,7 @@ def test_the_world_is_known_again_whatever_was_known_before(tmp_path):
 
 
 def test_the_replay_buffer_round_trips_with_the_right_ids(tmp_path):
-    model = make_model().learn(50)
+    model = make_model(updates_per_step=1.0).learn(50)
     model.save_replay_buffer(tmp_path / "replay")
     model.save_world(tmp_path / "world")
 

@@ -132,6 +132,7 @@ def test_it_learns_every_goal_of_a_corridor():
         targets={"goal_sampling": "segments", "initial_value": 0.0},
         target_update_interval=50,
         goal_wrapper_kwargs={"max_episode_steps": 15},
+        updates_per_step=1.0,
     )
     # There are 49 pairs.
     assert n_mastered(model.learn(1_000)) >= 45
@@ -140,7 +141,7 @@ def test_it_learns_every_goal_of_a_corridor():
 @pytest.mark.parametrize(("goal", "step"), [(100.0, -10.0), (0.0, -0.001)])
 def test_with_the_default_network_it_learns_every_goal_at_any_scale_of_rewards(goal, step):
     rewards = {"goal_reward": goal, "step_reward": step, "max_episode_steps": 15}
-    settings = {"target_class": TDTargets, "target_update_interval": 50}
+    settings = {"target_class": TDTargets, "target_update_interval": 50, "updates_per_step": 1.0}
     model = make_model(Corridor(7), goal_wrapper_kwargs=rewards, **settings)
     # There are 49 pairs.
     assert n_mastered(model.learn(1_200)) >= 47
@@ -259,7 +260,8 @@ RANDOM = {
 def trained_at_random(kind, device, scale=1.0):
     """Return a model trained on a device, its first weights, and the steps of its updates."""
     # A model seeds random numbers that all models share, so one is trained before the next is made.
-    model = make_model(device=device, batch_size=8, learning_rate=1e-4, **RANDOM[kind])
+    settings = {"batch_size": 8, "learning_rate": 1e-4, "updates_per_step": 1.0}
+    model = make_model(device=device, **settings, **RANDOM[kind])
     with th.no_grad():
         for parameter in model.policy.parameters():
             parameter.mul_(scale)
