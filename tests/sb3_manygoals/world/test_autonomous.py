@@ -163,7 +163,7 @@ def test_transitions_are_drawn_with_those_nearest_to_them():
 
 def test_states_leave_out_a_clock():
     n_envs = 16
-    observations, places, actions, next_places, truth = walks(1_000, n_envs, 0, on_the_wall)
+    observations, places, actions, next_places, truth = walks(500, n_envs, 0, on_the_wall)
     states = LearnedStates(SPACE, 2_000, n_features=16, n_hidden=64, n_updates=600, batch_size=64)
     ids = states.learn(observations, places, actions, next_places, 2, n_envs=n_envs)
     assert states.autonomous_gain > 0.5
