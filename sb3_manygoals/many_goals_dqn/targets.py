@@ -284,9 +284,9 @@ class TDTargets(Targets):
     :param near_decay: ``decay`` of :func:`~sb3_manygoals.losses.near_weights`, in (0, 1]. 1.0: all
         pairs have equal weights. None: 0.75 with "segments", else 1.0, as in the paper. Weights are
         equal also if never reaching a goal is worth as much as reaching it
-    :param near_floor: ``floor`` of the same function, greater than 0. It is small, because there may
-        be far more goals that cannot be reached than others, as where layouts are drawn anew. Their
-        pairs weigh only this much
+    :param near_floor: ``floor`` of the same function, greater than 0. It is small, because far more
+        goals may be out of reach than within, as where layouts are drawn anew. Their pairs weigh
+        only this much
     :param pursued_share: ``share`` of :func:`~sb3_manygoals.losses.pursued_weights`, in [0, 1),
         with "segments". 0.0: the goals that were pursued have no part in an update. They have none
         with ``goals_in_replay``, where goals are forgotten, and where an update has fewer than four
