@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch as th
 from numpy.typing import NDArray
 from stable_baselines3 import DQN, SAC, HerReplayBuffer
@@ -112,9 +111,7 @@ class GoalsConfig:
         }
         for number, kind in enumerate(world.kinds):
             row[kind] = round(float(reached[number :: len(world.kinds)].mean()), 4)
-        self.output.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not self.output.exists()
-        pd.DataFrame([row]).to_csv(self.output, mode="a", header=is_new, index=False)
+        recording.add_row(self.output, row)
         print(row)
         return row
 

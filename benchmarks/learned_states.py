@@ -10,7 +10,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import pandas as pd
 import torch as th
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
@@ -138,9 +137,7 @@ class LearnedStatesConfig:
         }
         if self.figure is not None and isinstance(states, LearnedStates):
             _draw(states, self.figure)
-        self.output.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not self.output.exists()
-        pd.DataFrame([row]).to_csv(self.output, mode="a", header=is_new, index=False)
+        recording.add_row(self.output, row)
         print(row)
         return row
 

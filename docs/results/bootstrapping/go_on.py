@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch as th
 
 import sb3_manygoals.many_goals_dqn.targets as targets_module
@@ -97,5 +96,4 @@ if __name__ == "__main__":
         **mastery,
     }
     print(row)
-    is_new = not Path(file).exists()
-    pd.DataFrame([row]).to_csv(file, mode="a", header=is_new, index=False)
+    recording.add_row(Path(file), row)

@@ -13,7 +13,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import pandas as pd
 import torch as th
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
@@ -105,5 +104,4 @@ if __name__ == "__main__":
         **success(learner, name),
     }
     print(row)
-    is_new = not Path(file).exists()
-    pd.DataFrame([row]).to_csv(file, mode="a", header=is_new, index=False)
+    recording.add_row(Path(file), row)
