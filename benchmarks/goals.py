@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from benchmarks import recording
 from benchmarks.goal_worlds import GoalWorld, record, worlds
+from benchmarks.rows import add_row
 from benchmarks.worlds import SettingError
 from sb3_manygoals import GoalBuffer, ManyGoalsDQN, TDTargets, VecGoalBufferWrapper
 from sb3_manygoals.goals.wrapping import goal_trackers, wrap_goal_env
@@ -111,7 +112,7 @@ class GoalsConfig:
         }
         for number, kind in enumerate(world.kinds):
             row[kind] = round(float(reached[number :: len(world.kinds)].mean()), 4)
-        recording.add_row(self.output, row)
+        add_row(self.output, row)
         print(row)
         return row
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from benchmarks import recording
 from benchmarks.disturbances import DISTURBANCES, Spoiled, SpoiledReacher, Spoiler
 from benchmarks.mastery import ByPlan
+from benchmarks.rows import add_row
 from benchmarks.tables import Tables, TabularVectorEnv, TrainingVectorEnv, explore_by_copies
 from benchmarks.worlds import SettingError, World
 from gym_twoRooms.mdp import TwoRoomsMDP
@@ -137,7 +138,7 @@ class LearnedStatesConfig:
         }
         if self.figure is not None and isinstance(states, LearnedStates):
             _draw(states, self.figure)
-        recording.add_row(self.output, row)
+        add_row(self.output, row)
         print(row)
         return row
 

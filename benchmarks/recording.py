@@ -24,7 +24,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pandas as pd
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
@@ -247,30 +246,6 @@ def save_goals(model: Any, folder: Path) -> None:
         model.save_world(folder / "world.npz")
     elif hasattr(model, "goal_buffer"):
         model.goal_buffer.save(folder / "goals.npz")
-
-
-def add_row(file: Path, row: Mapping[str, Any]) -> None:
-    """
-    Add a row to a CSV file, which is made if it does not exist.
-
-    The row may have columns that the file lacks, and the other way round: these cells are empty.
-    Cells of earlier rows stay as they are written, to the last digit.
-
-    :param file: the file
-    :param row: values by the names of their columns
-    """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    added = pd.DataFrame([row])
-    if not file.exists():
-        write_whole(file, added.to_csv(index=False))
-        return
-    # Only text is read back as it was written.
-    rows = pd.read_csv(file, dtype=str, keep_default_na=False)
-    if added.columns.isin(rows.columns).all():
-        # Appending leaves rows alone that another process adds meanwhile.
-        added.reindex(columns=rows.columns).to_csv(file, mode="a", header=False, index=False)
-        return
-    write_whole(file, pd.concat([rows, added]).to_csv(index=False))
 
 
 def _note_resumption(folder: Path, config: RunConfig, resumed: bool) -> None:

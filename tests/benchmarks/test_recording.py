@@ -1,9 +1,9 @@
-"""Log files that go on where a checkpoint was written, and files of one row for each run."""
+"""Log files that go on where a checkpoint was written."""
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from benchmarks.recording import CSVLog, CurveLog, add_row, create, logger
+from benchmarks.recording import CSVLog, CurveLog, create, logger
 
 
 def test_tensorboard_keeps_the_step_of_the_checkpoint_and_drops_later_ones(tmp_path):
@@ -52,18 +52,3 @@ def test_files_are_emptied_only_when_there_is_something_to_write(make, tmp_path)
 
 def test_runs_that_begin_at_once_have_their_own_folders(tmp_path):
     assert len({create(tmp_path, "name") for _ in range(5)}) == 5
-
-
-def test_rows_of_different_columns_are_in_one_file(tmp_path):
-    file = tmp_path / "runs" / "rows.csv"
-    add_row(file, {"world": "bits", "success": 0.1 + 0.2})
-    add_row(file, {"world": "puzzle", "success": 1.0, "near": 0.5})
-    add_row(file, {"near": 0.25, "world": "lines, two", "success": None})
-    assert file.read_text().splitlines() == [
-        "world,success,near",
-        # Numbers that are there stay as they were written.
-        "bits,0.30000000000000004,",
-        "puzzle,1.0,0.5",
-        '"lines, two",,0.25',
-    ]
-    assert list(file.parent.iterdir()) == [file]

@@ -21,6 +21,7 @@ import torch as th
 import sb3_manygoals.many_goals_dqn.targets as targets_module
 from benchmarks import recording
 from benchmarks.mastery import MasteryConfig, _evaluated
+from benchmarks.rows import add_row
 from benchmarks.tables import TabularVectorEnv
 from sb3_manygoals import TDTargets, evaluate_mastery
 from sb3_manygoals.checkpoint.envs import set_env_state
@@ -96,4 +97,4 @@ if __name__ == "__main__":
         **mastery,
     }
     print(row)
-    recording.add_row(Path(file), row)
+    add_row(Path(file), row)

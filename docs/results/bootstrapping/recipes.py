@@ -21,6 +21,7 @@ import gym_twoRooms  # noqa: F401 - registers its worlds
 import sb3_manygoals.many_goals_dqn.targets as targets_module
 from benchmarks import goals, recording
 from benchmarks.goal_worlds import worlds
+from benchmarks.rows import add_row
 from benchmarks.worlds import World
 from sb3_manygoals import GymnasiumVecEnv, ManyGoalsDQN, TDTargets, evaluate_mastery
 
@@ -104,4 +105,4 @@ if __name__ == "__main__":
         **success(learner, name),
     }
     print(row)
-    recording.add_row(Path(file), row)
+    add_row(Path(file), row)
