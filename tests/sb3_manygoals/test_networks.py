@@ -79,6 +79,24 @@ def test_pairwise_values_equal_the_values_of_single_pairs(head):
                 th.testing.assert_close(taken[s, g], single[actions[s]], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("head", ["bilinear", "distance"])
+def test_the_way_there_may_be_longer_than_the_way_back(head):
+    """With the same embeddings for states and goals, Q(s, a, g) would equal Q(g, a, s)."""
+    th.manual_seed(0)
+    space = goal_space(spaces.Box(-1.0, 1.0, (6,), np.float32))
+    network = MlpPolicy(space, spaces.Discrete(3), lambda _: 1e-3, head=head).q_net
+    here, there = th.randn(2, 4, 6)
+    with th.no_grad():
+        way_there = network(here, there)
+        way_back = network(there, here)
+    assert not th.isclose(way_there, way_back, rtol=1e-3).all(dim=1).any()
+    # If states and goals shared the embedding too, both ways would have the same value.
+    if head == "bilinear":
+        network.goal_embedding = network.state_embedding
+        with th.no_grad():
+            th.testing.assert_close(network(here, there), network(there, here))
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("head", ["bilinear", "distance"])
 def test_the_best_value_of_each_pair_is_the_maximum_over_allowed_actions(head, masked):
