@@ -23,5 +23,5 @@ def test_exponents_are_those_of_the_page_of_scale():
     scale = (ROOT / "docs" / "results" / "scale.md").read_text(encoding="utf-8")
     found = extrapolate.exponents()
     numbers = [f"{found[name]:.2f}"[1:] for name in ("training_seconds", "steps", "peak_mb")]
-    words = "exponents of `LARGE_WORLD` are {} for seconds, {} for steps and {} for memory"
+    words = "For `LARGE_WORLD`, the exponents are {} for seconds, {} for steps and {} for memory"
     assert words.format(*numbers) in " ".join(scale.split())
