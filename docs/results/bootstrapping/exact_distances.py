@@ -3,9 +3,12 @@ Teach a network the exact values of pairs of a state and a goal in layouts of Fo
 often the greedy action is on a shortest way, in layouts that were never seen. Add rows to a file.
 
 Beside ``random_walks.py``, this shows what the network could learn if its targets had no errors.
+States and goals of an update are drawn from everywhere in a layout, or from its random walk alone.
 
 OMP_NUM_THREADS=1 PYTHONPATH=. python docs/results/bootstrapping/exact_distances.py
-    4000 runs/exact-distances.csv
+    8000 everywhere runs/exact-distances.csv
+OMP_NUM_THREADS=1 PYTHONPATH=. python docs/results/bootstrapping/exact_distances.py
+    8000 walks runs/exact-distances.csv
 """
 
 import sys
@@ -15,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch as th
-from random_walks import BATCH_SIZE, REWARDS, Layout, accuracy, make_trunk
+from numpy.typing import NDArray
+from random_walks import BATCH_SIZE, REWARDS, STEPS_OF_EPISODE, Layout, accuracy, make_trunk
 from torch import nn
 
 from benchmarks import recording
@@ -28,13 +32,34 @@ LAYOUTS_OF_UPDATE = 8
 GAMMA = 0.99
 
 
-def learn(n_updates: int) -> list[dict[str, float]]:
-    """Make the updates; return how good greedy actions are after each fifth of them."""
+def random_walk(layout: Layout, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the states of an episode of random actions, which begins anywhere in the layout."""
+    state = int(rng.integers(len(layout.after)))
+    states = []
+    for action in rng.integers(3, size=STEPS_OF_EPISODE):
+        state = int(layout.after[state, action])
+        states.append(state)
+    return np.array(states)
+
+
+def learn(n_updates: int, drawn_from: str) -> list[dict[str, float]]:
+    """
+    Make the updates; return how good greedy actions are after each fifth of them.
+
+    :param n_updates: number of updates
+    :param drawn_from: "everywhere" or "walks": where states and goals are drawn
+    """
     th.manual_seed(0)
     rng = np.random.default_rng(0)
     env = NewLayouts("MiniGrid-FourRooms-v0")
     layouts = [Layout(env, 1_000 + number) for number in range(N_LAYOUTS)]
     new_layouts = [Layout(env, 1_000_000 + number) for number in range(30)]
+    walks = []
+    if drawn_from == "walks":
+        of_walks = np.random.default_rng(0)
+        walks = [random_walk(layout, of_walks) for layout in layouts]
+        n_cells = np.mean([len(np.unique(walk // 4)) for walk in walks])
+        print(f"a walk visits {n_cells:.1f} cells of {len(layouts[0].cells)}")
     drawn = [layout.observations(rng.integers(len(layout.after), size=100)) for layout in layouts]
     examples = th.as_tensor(np.concatenate(drawn))
     goal_examples = examples[:, : 2 * layouts[0].n_cells]
@@ -52,8 +77,12 @@ def learn(n_updates: int) -> list[dict[str, float]]:
         targets = []
         for number in rng.integers(N_LAYOUTS, size=LAYOUTS_OF_UPDATE):
             layout = layouts[number]
-            states = rng.integers(len(layout.after), size=size)
-            cells = rng.integers(len(layout.cells), size=size)
+            if drawn_from == "walks":
+                states = rng.choice(walks[number], size=size)
+                cells = rng.choice(walks[number], size=size) // 4
+            else:
+                states = rng.integers(len(layout.after), size=size)
+                cells = rng.integers(len(layout.cells), size=size)
             actions.append(rng.integers(3, size=size))
             observations.append(layout.observations(states))
             goals.append(layout.goals(cells))
@@ -79,13 +108,20 @@ def learn(n_updates: int) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    """Make as many updates as the first argument says, and add rows to the file of the second."""
+    """
+    Make as many updates as the first argument says, of pairs as the second says. Add rows to the
+    file of the third.
+    """
     th.set_num_threads(1)
     n_updates = int(sys.argv[1])
-    output = Path(sys.argv[2])
+    drawn_from = sys.argv[2]
+    if drawn_from not in ("everywhere", "walks"):
+        raise ValueError(f"pairs are drawn from 'everywhere' or 'walks', not from {drawn_from!r}")
+    output = Path(sys.argv[3])
     began = time.perf_counter()
-    found = learn(n_updates)
-    rows = pd.DataFrame([{"commit": recording.git_revision(), "seed": 0, **row} for row in found])
+    found = learn(n_updates, drawn_from)
+    run = {"commit": recording.git_revision(), "pairs": drawn_from, "seed": 0}
+    rows = pd.DataFrame([{**run, **row} for row in found])
     rows["seconds"] = round(time.perf_counter() - began)
     output.parent.mkdir(parents=True, exist_ok=True)
     rows.round(3).to_csv(output, mode="a", header=not output.exists(), index=False)
