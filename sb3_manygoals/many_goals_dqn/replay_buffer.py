@@ -39,6 +39,8 @@ OWN_GOAL = -2
 _SHARE_OF_MEMORY = 0.9
 # Transitions of so many steps are read at a time.
 _TIMES_AT_A_TIME = 1_000
+# Of an episode, at most so many transitions before and after a given one are looked at.
+_REACH = 100
 # With fewer transitions nothing can be learned.
 _FEWEST_TRANSITIONS = 1_000
 
@@ -603,7 +605,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         return (*_OTHER_ARRAYS, "state_ids")
 
     def sample_segments(
-        self, batch_size: int, length: int, rng: np.random.Generator
+        self, batch_size: int, length: int, rng: np.random.Generator, per_episode: int = 1
     ) -> ManyGoalsSamples:
         """
         Draw segments of consecutive transitions, each of one environment. A segment may have the
@@ -614,20 +616,60 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param length: number of transitions in a segment. If there are fewer in memory, it is their
             number
         :param rng: random generator
+        :param per_episode: so many segments in a row are of one episode. They may overlap. 1: all
+            segments are drawn independently
         :return: the transitions, segment by segment, oldest first in each
         :raises ValueError: if the memory is empty, or a number is not positive
         """
         check_count("batch_size", batch_size)
         check_count("length", length)
+        check_count("per_episode", per_episode)
         if self.size() == 0:
             raise ValueError("cannot sample from an empty replay memory: add transitions first")
         length = min(length, self.size())
         n_segments = math.ceil(batch_size / length)
-        begins = rng.integers(self.size() - length + 1, size=n_segments)
-        oldest = self.pos if self.full else 0
-        times = (oldest + begins[:, None] + np.arange(length)) % self.buffer_size
-        envs = np.repeat(rng.integers(self.n_envs, size=n_segments), length)
-        return self._samples_at(times.reshape(-1)[:batch_size], envs[:batch_size])
+        n_episodes = math.ceil(n_segments / per_episode)
+        begins = rng.integers(self.size() - length + 1, size=n_episodes)
+        envs = rng.integers(self.n_envs, size=n_episodes)
+        if per_episode > 1:
+            first, last = self._episodes_around(begins, envs)
+            # A segment that begins at the end of an episode may run into the next one.
+            n_begins = np.maximum(last - length + 1 - first, 0) + 1
+            shares = rng.random((n_episodes, per_episode))
+            begins = first[:, None] + (shares * n_begins[:, None]).astype(np.int64)
+            begins = np.minimum(begins, self.size() - length).reshape(-1)[:n_segments]
+            envs = np.repeat(envs, per_episode)[:n_segments]
+        times = self._oldest + begins[:, None] + np.arange(length)
+        times = times.reshape(-1)[:batch_size] % self.buffer_size
+        return self._samples_at(times, np.repeat(envs, length)[:batch_size])
+
+    @property
+    def _oldest(self) -> int:
+        """The time of the oldest transition in memory."""
+        return self.pos if self.full else 0
+
+    def _episodes_around(
+        self, places: NDArray[np.int64], envs: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """
+        Return the first and the last transition of the episode of each given transition. An episode
+        goes on as long as the next action is taken where the last one led. Of long episodes only
+        the nearest transitions are looked at.
+
+        :param places: transitions, counted from the oldest one in memory, shape (n,)
+        :param envs: their environments, shape (n,)
+        :return: transitions, counted likewise, both of shape (n,)
+        """
+        here = places[:, None] + np.arange(-_REACH, _REACH)
+        is_inside = (here >= 0) & (here + 1 < self.size())
+        here = np.where(is_inside, here, 0)
+        _, led_to = self.observations_at((self._oldest + here) % self.buffer_size, envs[:, None])
+        seen, _ = self.observations_at((self._oldest + here + 1) % self.buffer_size, envs[:, None])
+        axes = tuple(range(2, led_to.ndim))
+        goes_on = is_inside & (led_to == seen).all(axis=axes)
+        n_before = np.cumprod(goes_on[:, _REACH - 1 :: -1], axis=1).sum(axis=1)
+        n_after = np.cumprod(goes_on[:, _REACH:], axis=1).sum(axis=1)
+        return places - n_before, places + n_after
 
     def _get_samples(  # type: ignore[override]
         self, batch_inds: NDArray[np.integer[Any]], env: VecNormalize | None = None

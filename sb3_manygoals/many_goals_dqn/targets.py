@@ -20,6 +20,7 @@ from sb3_manygoals.losses import (
     pursued_weights,
     widen_action_gaps,
 )
+from sb3_manygoals.many_goals_dqn.fixed_parts import FixedParts
 from sb3_manygoals.many_goals_dqn.policies import ManyGoalsPolicy
 from sb3_manygoals.many_goals_dqn.replay_buffer import (
     OWN_GOAL,
@@ -33,6 +34,8 @@ GoalSampling = Literal["uniform", "segments", "behavior"]
 
 # Consecutive transitions in a segment of the replay memory.
 _SEGMENT_LENGTH = 4
+# Where goals of other episodes are out of reach, so many segments are of one episode.
+_SEGMENTS_PER_EPISODE = 4
 # The weight of a pair falls by this factor for each step to the goal.
 _NEAR_DECAY = 0.75
 # This share of the weight of a pair is by its target at the beginning of training. It falls
@@ -268,6 +271,10 @@ class TDTargets(Targets):
     paired with their own pursued goal (:func:`~sb3_manygoals.losses.pursued_weights`). Such goals
     come from sensors, which may show ways that there are not.
 
+    If nearly all goals of other episodes are out of reach, as where each episode has walls of its
+    own, four segments are of one episode each. So more pairs of an update have a goal that can be
+    reached (:class:`~sb3_manygoals.many_goals_dqn.fixed_parts.FixedParts`).
+
     With segments, inputs are standardized anew each time twice as many states are known.
 
     :param context: the parts of the ManyGoalsDQN that targets use
@@ -336,6 +343,7 @@ class TDTargets(Targets):
         self.action_gap = check_number("action_gap", action_gap, at_least=0, below=1)
         # The share of training that is done.
         self._progress = 0.0
+        self._fixed_parts = FixedParts()
 
     @property
     def uses_behavior_goals(self) -> bool:
@@ -362,6 +370,20 @@ class TDTargets(Targets):
         :param progress: share of training that is done, from 0 to 1
         """
         self._progress = progress
+
+    def get_checkpoint_state(self) -> dict[str, Any]:
+        """Return what is known of fixed parts of goals. The share of training done is told anew."""
+        return {"fixed_parts": self._fixed_parts.get_checkpoint_state()}
+
+    def set_checkpoint_state(self, state: dict[str, Any]) -> None:
+        """
+        Restore what is known of fixed parts of goals.
+
+        :param state: what :meth:`get_checkpoint_state` returned
+        """
+        # Checkpoints of earlier versions do not have it.
+        if "fixed_parts" in state:
+            self._fixed_parts.set_checkpoint_state(state["fixed_parts"])
 
     def after_update(self) -> None:
         """Let the target network follow, unless it is updated at intervals."""
@@ -439,7 +461,11 @@ class TDTargets(Targets):
         were pursued in them. Between these are goals that are drawn uniformly.
         """
         goal_buffer = self.context.goal_buffer
-        samples = self.context.replay_buffer.sample_segments(batch_size, _SEGMENT_LENGTH, rng)
+        replay_buffer = self.context.replay_buffer
+        per_episode = 1
+        if self._fixed_parts.differ_between_episodes(replay_buffer, goal_buffer):
+            per_episode = _SEGMENTS_PER_EPISODE
+        samples = replay_buffer.sample_segments(batch_size, _SEGMENT_LENGTH, rng, per_episode)
         ids = goal_buffer.sample_ids(goal_batch_size, rng)
         goals = goal_buffer.sample_shown(ids, rng)
         met, places = np.unique(samples.next_goal_ids.cpu().numpy(), return_index=True)

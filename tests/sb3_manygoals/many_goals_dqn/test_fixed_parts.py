@@ -1,0 +1,142 @@
+"""Parts of goals that differ between episodes, and updates that keep to one episode then."""
+
+import itertools
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sb3_manygoals import GoalBuffer
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
+from sb3_manygoals.many_goals_dqn.fixed_parts import FixedParts
+from tests.sb3_manygoals.many_goals_dqn.memories import add
+
+# An observation is a layout, a switch and a place.
+OBSERVATIONS = spaces.MultiDiscrete([1_000, 2, 1_000])
+GOAL_SPACE = spaces.Dict(
+    {name: OBSERVATIONS for name in ("observation", "achieved_goal", "desired_goal")}
+)
+
+
+def memory_of(walks, n_envs=1, buffer_size=10_000):
+    """Return a memory in which each environment has made these walks, one after the other."""
+    buffer = ManyGoalsReplayBuffer(buffer_size, GOAL_SPACE, spaces.Discrete(3), "cpu", n_envs)
+    for walk in walks:
+        for here, there in itertools.pairwise(walk):
+            shifts = 100 * np.arange(n_envs)[:, None] * [1, 0, 0]
+            add(buffer, here + shifts, 0, there + shifts, False, 0)
+    return buffer
+
+
+def walk_in(layout, n_steps, switch=0):
+    """Return what a walk sees that counts its steps."""
+    return np.array([[layout, switch, 10 * layout + step] for step in range(n_steps + 1)])
+
+
+def differ(buffer):
+    return FixedParts().differ_between_episodes(buffer, GoalBuffer(OBSERVATIONS))
+
+
+def test_layouts_differ_if_there_are_more_than_eight():
+    # Of all pairs of transitions, one of as many as there are layouts has the same one.
+    assert not differ(memory_of([walk_in(layout, 5) for layout in range(8)]))
+    assert differ(memory_of([walk_in(layout, 5) for layout in range(9)]))
+    assert not differ(memory_of([walk_in(layout % 8, 5) for layout in range(80)]))
+
+
+def test_layouts_differ_between_environments_too():
+    assert differ(memory_of([walk_in(0, 5)], n_envs=9))
+    assert not differ(memory_of([walk_in(0, 5)], n_envs=8))
+
+
+def test_a_part_that_some_step_changes_is_not_fixed():
+    walks = [walk_in(layout, 5) for layout in range(20)]
+    walks[7][3:, 0] += 1
+    assert not differ(memory_of(walks))
+
+
+def test_parts_that_are_the_same_in_all_episodes_do_not_count():
+    assert not differ(memory_of([walk_in(3, 5) for _ in range(20)]))
+
+
+def test_nothing_is_fixed_in_an_empty_memory():
+    assert not differ(memory_of([]))
+
+
+def test_it_looks_again_when_it_was_asked_twice_as_often():
+    goals = GoalBuffer(OBSERVATIONS)
+    parts = FixedParts()
+    one = memory_of([walk_in(3, 5)])
+    many = memory_of([walk_in(layout, 5) for layout in range(20)])
+    assert not parts.differ_between_episodes(one, goals)
+    # It looks when it is asked for the second and for the fourth time.
+    answers = [parts.differ_between_episodes(many, goals)]
+    answers += [parts.differ_between_episodes(one, goals) for _ in range(3)]
+    assert answers == [True, True, False, False]
+
+
+def test_a_copy_goes_on_alike():
+    goals = GoalBuffer(OBSERVATIONS)
+    many = memory_of([walk_in(layout, 5) for layout in range(20)])
+    moved = memory_of([np.array([[layout, 0, 1], [layout + 1, 0, 1]]) for layout in range(20)])
+    parts = FixedParts()
+    assert parts.differ_between_episodes(many, goals)
+    copy = FixedParts()
+    copy.set_checkpoint_state(parts.get_checkpoint_state())
+    assert copy.differ_between_episodes(many, goals)
+    # What was once changed is never fixed again.
+    for one in (parts, copy):
+        while one.n_asked < 3:
+            one.differ_between_episodes(moved, goals)
+        assert not one.differ_between_episodes(moved, goals)
+        while one.n_asked < 8:
+            assert not one.differ_between_episodes(many, goals)
+
+
+@given(
+    st.lists(st.integers(1, 8), min_size=1, max_size=12),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.integers(2, 4),
+    st.integers(5, 40),
+    st.integers(0, 2**32 - 1),
+)
+def test_segments_of_one_episode_stay_in_it(
+    lengths, n_envs, length, per_episode, buffer_size, seed
+):
+    walks = [walk_in(number, n) for number, n in enumerate(lengths)]
+    buffer = memory_of(walks, n_envs, buffer_size * n_envs)
+    rng = np.random.default_rng(seed)
+    n_segments = 3 * per_episode
+    length = min(length, buffer.size())
+    batch = buffer.sample_segments(n_segments * length, length, rng, per_episode)
+    seen = batch.observations.numpy().reshape(3, per_episode, length, 3)
+    assert batch.observations.shape == (n_segments * length, 3)
+    # All segments in a row begin in one layout, except where an episode is too short or cut.
+    kept = [(number, step) for number, n in enumerate(lengths) for step in range(n)]
+    kept = kept[-buffer.size() :]
+    for segments in seen:
+        layouts = segments[:, 0, 0] % 100
+        envs = segments[:, 0, 0] // 100
+        assert len(set(envs.tolist())) == 1
+        n_kept = [sum(number == layout for number, _ in kept) for layout in layouts]
+        if min(n_kept) >= length:
+            assert len(set(layouts.tolist())) == 1
+    # Each segment is consecutive in the memory.
+    for segment in seen.reshape(-1, length, 3):
+        places = [kept.index((row[0] % 100, row[2] - 10 * (row[0] % 100))) for row in segment]
+        np.testing.assert_array_equal(np.diff(places), 1)
+
+
+def test_all_transitions_of_an_episode_are_drawn():
+    walks = [walk_in(number, 30) for number in range(9)]
+    batch = memory_of(walks).sample_segments(4_000, 4, np.random.default_rng(0), 4)
+    seen = {tuple(row) for row in batch.observations.numpy().tolist()}
+    assert len(seen) == 270
+
+
+def test_per_episode_must_be_positive():
+    with pytest.raises(ValueError, match="per_episode"):
+        memory_of([walk_in(0, 5)]).sample_segments(4, 2, np.random.default_rng(0), 0)
