@@ -2,6 +2,7 @@
 
 import itertools
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -12,6 +13,8 @@ from sb3_manygoals import GoalBuffer
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.fixed_parts import FixedParts
 from tests.sb3_manygoals.many_goals_dqn.memories import add
+from tests.sb3_manygoals.many_goals_dqn.models import td_model
+from tests.sb3_manygoals.worlds import Corridor
 
 # An observation is a layout, a switch and a place.
 OBSERVATIONS = spaces.MultiDiscrete([1_000, 2, 1_000])
@@ -140,3 +143,41 @@ def test_all_transitions_of_an_episode_are_drawn():
 def test_per_episode_must_be_positive():
     with pytest.raises(ValueError, match="per_episode"):
         memory_of([walk_in(0, 5)]).sample_segments(4, 2, np.random.default_rng(0), 0)
+
+
+class PaintedCorridor(gym.ObservationWrapper):
+    """A corridor that shows twenty bits beside the cell, drawn anew in each episode."""
+
+    def __init__(self):
+        super().__init__(Corridor(6))
+        self.observation_space = spaces.Box(0, 1, (26,), np.float32)
+
+    def reset(self, **kwargs):
+        self.bits = np.random.default_rng(kwargs.get("seed")).integers(0, 2, 20)
+        return super().reset(**kwargs)
+
+    def observation(self, observation):
+        return np.concatenate([self.bits, observation]).astype(np.float32)
+
+
+@pytest.mark.parametrize("is_painted", [False, True])
+def test_an_update_keeps_to_episodes_where_each_has_parts_of_its_own(is_painted):
+    model = td_model(
+        PaintedCorridor() if is_painted else Corridor(6),
+        targets={"goal_sampling": "segments"},
+        goal_wrapper_kwargs={"max_episode_steps": 30, "reset_worlds": True},
+        learning_starts=1_000,
+    ).learn(600)
+    batch = model.targets.sample(160, 8, model.rng)
+    bits = batch.observations.numpy()[:, :-6].reshape(10, 16, -1)
+    # Segments have four transitions. Some of them are at the end of an episode and cross it.
+    alike = (bits == np.median(bits, axis=1, keepdims=True)).all(axis=2).mean(axis=1)
+    if is_painted:
+        assert (alike > 0.5).sum() >= 8
+    state = model.targets.get_checkpoint_state()["fixed_parts"]
+    assert state["differ"] == is_painted
+    model.targets.set_checkpoint_state({"fixed_parts": {**state, "n_asked": 17}})
+    model.targets.sample(160, 8, model.rng)
+    assert model.targets.get_checkpoint_state()["fixed_parts"]["n_asked"] == 18
+    # Checkpoints of earlier versions know of no fixed parts.
+    model.targets.set_checkpoint_state({})
