@@ -24,14 +24,21 @@ from benchmarks.goal_worlds import worlds
 from benchmarks.rows import add_row
 from benchmarks.worlds import World
 from sb3_manygoals import GymnasiumVecEnv, ManyGoalsDQN, TDTargets, evaluate_mastery
+from sb3_manygoals.many_goals_dqn.fixed_parts import FixedParts
 
 SMALL_MAP = "TwoRoomsSwitchSmall-v0"
 
 
 def train(world: str, steps: int, recipe: dict[str, Any], seed: int = 0) -> ManyGoalsDQN:
-    """Train by a recipe: arguments of ManyGoalsDQN and of TDTargets, and ``segment_length``."""
+    """
+    Train by a recipe: arguments of ManyGoalsDQN and of TDTargets, ``segment_length``, and
+    ``segments_per_episode``, how many segments of an update are of one episode in any world.
+    """
     settings = dict(recipe)
     targets_module._SEGMENT_LENGTH = settings.pop("segment_length", targets_module._SEGMENT_LENGTH)
+    if "segments_per_episode" in settings:
+        targets_module._SEGMENTS_PER_EPISODE = settings.pop("segments_per_episode")
+        FixedParts.differ_between_episodes = lambda *_: True  # type: ignore[method-assign]
     names = ("near_decay", "near_floor", "goal_sampling", "pursued_share", "action_gap")
     target_kwargs = {name: settings.pop(name) for name in names if name in settings}
     env: Any
