@@ -40,7 +40,7 @@ _SHARE_OF_MEMORY = 0.9
 # Transitions of so many steps are read at a time.
 _TIMES_AT_A_TIME = 1_000
 # Of an episode, at most so many transitions before and after a given one are looked at.
-_REACH = 100
+_REACH = 50
 # With fewer transitions nothing can be learned.
 _FEWEST_TRANSITIONS = 1_000
 
@@ -632,13 +632,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         begins = rng.integers(self.size() - length + 1, size=n_episodes)
         envs = rng.integers(self.n_envs, size=n_episodes)
         if per_episode > 1:
-            first, last = self._episodes_around(begins, envs)
-            # A segment that begins at the end of an episode may run into the next one.
-            n_begins = np.maximum(last - length + 1 - first, 0) + 1
-            shares = rng.random((n_episodes, per_episode))
-            begins = first[:, None] + (shares * n_begins[:, None]).astype(np.int64)
-            begins = np.minimum(begins, self.size() - length).reshape(-1)[:n_segments]
-            envs = np.repeat(envs, per_episode)[:n_segments]
+            begins, envs = self._more_of_the_episodes(begins, envs, length, per_episode, rng)
+            begins = begins[:n_segments]
+            envs = envs[:n_segments]
         times = self._oldest + begins[:, None] + np.arange(length)
         times = times.reshape(-1)[:batch_size] % self.buffer_size
         return self._samples_at(times, np.repeat(envs, length)[:batch_size])
@@ -648,28 +644,62 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         """The time of the oldest transition in memory."""
         return self.pos if self.full else 0
 
-    def _episodes_around(
-        self, places: NDArray[np.int64], envs: NDArray[np.int64]
+    def _more_of_the_episodes(
+        self,
+        begins: NDArray[np.int64],
+        envs: NDArray[np.int64],
+        length: int,
+        n: int,
+        rng: np.random.Generator,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """
-        Return the first and the last transition of the episode of each given transition. An episode
-        goes on as long as the next action is taken where the last one led. Of long episodes only
-        the nearest transitions are looked at.
+        Draw segments from the episodes of given transitions.
 
-        :param places: transitions, counted from the oldest one in memory, shape (n,)
-        :param envs: their environments, shape (n,)
-        :return: transitions, counted likewise, both of shape (n,)
+        :param begins: a transition of each episode, counted from the oldest one in memory, shape
+            (E,)
+        :param envs: their environments, shape (E,)
+        :param length: number of transitions in a segment
+        :param n: number of segments for each episode
+        :param rng: random generator
+        :return: the first transition of each segment and its environment, shape (E * n,)
         """
-        here = places[:, None] + np.arange(-_REACH, _REACH)
-        is_inside = (here >= 0) & (here + 1 < self.size())
-        here = np.where(is_inside, here, 0)
-        _, led_to = self.observations_at((self._oldest + here) % self.buffer_size, envs[:, None])
-        seen, _ = self.observations_at((self._oldest + here + 1) % self.buffer_size, envs[:, None])
-        axes = tuple(range(2, led_to.ndim))
-        goes_on = is_inside & (led_to == seen).all(axis=axes)
-        n_before = np.cumprod(goes_on[:, _REACH - 1 :: -1], axis=1).sum(axis=1)
-        n_after = np.cumprod(goes_on[:, _REACH:], axis=1).sum(axis=1)
-        return places - n_before, places + n_after
+        extents = [
+            self._episode_around(begin, env)
+            for begin, env in zip(begins.tolist(), envs.tolist(), strict=True)
+        ]
+        first, last = np.array(extents).T[:, :, None]
+        # Segments begin before the episode, too, and are then moved into it. So its ends are drawn
+        # about as often as its other transitions.
+        shares = rng.random((len(begins), n))
+        drawn = first - (length - 1) + (shares * (last - first + length)).astype(np.int64)
+        # In an episode that is too short, a segment runs into the next one.
+        drawn = np.clip(drawn, first, np.maximum(last - length + 1, first))
+        return np.minimum(drawn, self.size() - length).reshape(-1), np.repeat(envs, n)
+
+    def _episode_around(self, place: int, env: int) -> tuple[int, int]:
+        """
+        Return the first and the last transition of the episode of a transition. An episode goes on
+        as long as the next action is taken where the last one led. Of a long episode only the
+        nearest transitions are looked at.
+
+        :param place: the transition, counted from the oldest one in memory
+        :param env: its environment
+        :return: transitions, counted likewise
+        """
+        begin = max(place - _REACH, 0)
+        end = min(place + _REACH + 1, self.size())
+        times = (self._oldest + np.arange(begin, end)) % self.buffer_size
+        seen: NDArray[Any]
+        led_to: NDArray[Any]
+        if self.stores_observations or self.states is None:
+            seen, led_to = self.observations_at(times, env)
+        else:
+            seen, led_to = self.state_ids[times, env].T
+        goes_on = (seen[1:] == led_to[:-1]).all(axis=tuple(range(1, seen.ndim)))
+        goes_on &= ~self.dones[times[:-1], env]
+        n_before = np.cumprod(goes_on[: place - begin][::-1]).sum()
+        n_after = np.cumprod(goes_on[place - begin :]).sum()
+        return int(place - n_before), int(place + n_after)
 
     def _get_samples(  # type: ignore[override]
         self, batch_inds: NDArray[np.integer[Any]], env: VecNormalize | None = None

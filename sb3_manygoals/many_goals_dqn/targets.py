@@ -34,7 +34,7 @@ GoalSampling = Literal["uniform", "segments", "behavior"]
 
 # Consecutive transitions in a segment of the replay memory.
 _SEGMENT_LENGTH = 4
-# Where goals of other episodes are out of reach, so many segments are of one episode.
+# Where goals of other episodes are out of reach, so many segments in a row are of one episode.
 _SEGMENTS_PER_EPISODE = 4
 # The weight of a pair falls by this factor for each step to the goal.
 _NEAR_DECAY = 0.75
@@ -272,8 +272,9 @@ class TDTargets(Targets):
     come from sensors, which may show ways that there are not.
 
     If nearly all goals of other episodes are out of reach, as where each episode has walls of its
-    own, four segments are of one episode each. So more pairs of an update have a goal that can be
-    reached (:class:`~sb3_manygoals.many_goals_dqn.fixed_parts.FixedParts`).
+    own, segments come in groups of four, and each group is of one episode. So more pairs of an
+    update have a goal that can be reached
+    (:class:`~sb3_manygoals.many_goals_dqn.fixed_parts.FixedParts`).
 
     With segments, inputs are standardized anew each time twice as many states are known.
 
@@ -381,6 +382,7 @@ class TDTargets(Targets):
 
         :param state: what :meth:`get_checkpoint_state` returned
         """
+        self._fixed_parts = FixedParts()
         # Checkpoints of earlier versions do not have it.
         if "fixed_parts" in state:
             self._fixed_parts.set_checkpoint_state(state["fixed_parts"])
@@ -463,7 +465,7 @@ class TDTargets(Targets):
         goal_buffer = self.context.goal_buffer
         replay_buffer = self.context.replay_buffer
         per_episode = 1
-        if self._fixed_parts.differ_between_episodes(replay_buffer, goal_buffer):
+        if self._fixed_parts.are_in_the_way(replay_buffer, goal_buffer):
             per_episode = _SEGMENTS_PER_EPISODE
         samples = replay_buffer.sample_segments(batch_size, _SEGMENT_LENGTH, rng, per_episode)
         ids = goal_buffer.sample_ids(goal_batch_size, rng)

@@ -38,7 +38,7 @@ def train(world: str, steps: int, recipe: dict[str, Any], seed: int = 0) -> Many
     targets_module._SEGMENT_LENGTH = settings.pop("segment_length", targets_module._SEGMENT_LENGTH)
     if "segments_per_episode" in settings:
         targets_module._SEGMENTS_PER_EPISODE = settings.pop("segments_per_episode")
-        FixedParts.differ_between_episodes = lambda *_: True  # type: ignore[method-assign]
+        FixedParts.are_in_the_way = lambda *_: True  # type: ignore[method-assign]
     names = ("near_decay", "near_floor", "goal_sampling", "pursued_share", "action_gap")
     target_kwargs = {name: settings.pop(name) for name in names if name in settings}
     env: Any

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sb3_manygoals import GoalBuffer
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.fixed_parts import FixedParts
-from tests.sb3_manygoals.many_goals_dqn.memories import add
+from tests.sb3_manygoals.many_goals_dqn.memories import add, memory_of_states
 from tests.sb3_manygoals.many_goals_dqn.models import td_model
 from tests.sb3_manygoals.worlds import Corridor
 
@@ -38,34 +38,52 @@ def walk_in(layout, n_steps, switch=0):
     return np.array([[layout, switch, 10 * layout + step] for step in range(n_steps + 1)])
 
 
-def differ(buffer):
-    return FixedParts().differ_between_episodes(buffer, GoalBuffer(OBSERVATIONS))
+def are_in_the_way(buffer, **kwargs):
+    return FixedParts().are_in_the_way(buffer, GoalBuffer(OBSERVATIONS, **kwargs))
 
 
-def test_layouts_differ_if_there_are_more_than_eight():
+def test_layouts_are_in_the_way_if_there_are_many():
     # Of all pairs of transitions, one of as many as there are layouts has the same one.
-    assert not differ(memory_of([walk_in(layout, 5) for layout in range(8)]))
-    assert differ(memory_of([walk_in(layout, 5) for layout in range(9)]))
-    assert not differ(memory_of([walk_in(layout % 8, 5) for layout in range(80)]))
+    assert not are_in_the_way(memory_of([walk_in(layout, 9) for layout in range(5)]))
+    assert are_in_the_way(memory_of([walk_in(layout, 9) for layout in range(14)]))
+    assert not are_in_the_way(memory_of([walk_in(layout % 5, 9) for layout in range(70)]))
 
 
-def test_layouts_differ_between_environments_too():
-    assert differ(memory_of([walk_in(0, 5)], n_envs=9))
-    assert not differ(memory_of([walk_in(0, 5)], n_envs=8))
+def test_layouts_of_environments_are_in_the_way_too():
+    assert are_in_the_way(memory_of([walk_in(0, 5)], n_envs=14))
+    assert not are_in_the_way(memory_of([walk_in(0, 5)], n_envs=5))
+    # Not all of so many transitions are looked at.
+    assert are_in_the_way(memory_of([walk_in(0, 400)], n_envs=14))
+    assert not are_in_the_way(memory_of([walk_in(0, 900)], n_envs=5))
 
 
 def test_a_part_that_some_step_changes_is_not_fixed():
     walks = [walk_in(layout, 5) for layout in range(20)]
     walks[7][3:, 0] += 1
-    assert not differ(memory_of(walks))
+    assert not are_in_the_way(memory_of(walks))
 
 
 def test_parts_that_are_the_same_in_all_episodes_do_not_count():
-    assert not differ(memory_of([walk_in(3, 5) for _ in range(20)]))
+    assert not are_in_the_way(memory_of([walk_in(3, 5) for _ in range(20)]))
 
 
-def test_nothing_is_fixed_in_an_empty_memory():
-    assert not differ(memory_of([]))
+def test_parts_that_do_not_matter_to_what_is_reached_are_not_in_the_way():
+    def key(seen):
+        # It is asked only for what environments show.
+        assert (seen[..., 2] // 10 == seen[..., 0]).all()
+        return seen[..., 1:]
+
+    def reaches_near(achieved, desired):
+        return (np.abs(achieved - desired)[..., 0] < 100) & (achieved == desired)[..., 2]
+
+    walks = memory_of([walk_in(layout, 5) for layout in range(20)])
+    assert are_in_the_way(walks)
+    assert not are_in_the_way(walks, reached=reaches_near)
+    assert not are_in_the_way(walks, state_key=key)
+
+
+def test_nothing_is_in_the_way_in_an_empty_memory():
+    assert not are_in_the_way(memory_of([]))
 
 
 def test_it_looks_again_when_it_was_asked_twice_as_often():
@@ -73,10 +91,10 @@ def test_it_looks_again_when_it_was_asked_twice_as_often():
     parts = FixedParts()
     one = memory_of([walk_in(3, 5)])
     many = memory_of([walk_in(layout, 5) for layout in range(20)])
-    assert not parts.differ_between_episodes(one, goals)
+    assert not parts.are_in_the_way(one, goals)
     # It looks when it is asked for the second and for the fourth time.
-    answers = [parts.differ_between_episodes(many, goals)]
-    answers += [parts.differ_between_episodes(one, goals) for _ in range(3)]
+    answers = [parts.are_in_the_way(many, goals)]
+    answers += [parts.are_in_the_way(one, goals) for _ in range(3)]
     assert answers == [True, True, False, False]
 
 
@@ -85,17 +103,17 @@ def test_a_copy_goes_on_alike():
     many = memory_of([walk_in(layout, 5) for layout in range(20)])
     moved = memory_of([np.array([[layout, 0, 1], [layout + 1, 0, 1]]) for layout in range(20)])
     parts = FixedParts()
-    assert parts.differ_between_episodes(many, goals)
+    assert parts.are_in_the_way(many, goals)
     copy = FixedParts()
     copy.set_checkpoint_state(parts.get_checkpoint_state())
-    assert copy.differ_between_episodes(many, goals)
+    assert copy.are_in_the_way(many, goals)
     # What was once changed is never fixed again.
     for one in (parts, copy):
         while one.n_asked < 3:
-            one.differ_between_episodes(moved, goals)
-        assert not one.differ_between_episodes(moved, goals)
+            one.are_in_the_way(moved, goals)
+        assert not one.are_in_the_way(moved, goals)
         while one.n_asked < 8:
-            assert not one.differ_between_episodes(many, goals)
+            assert not one.are_in_the_way(many, goals)
 
 
 @given(
@@ -133,11 +151,39 @@ def test_segments_of_one_episode_stay_in_it(
         np.testing.assert_array_equal(np.diff(places), 1)
 
 
-def test_all_transitions_of_an_episode_are_drawn():
-    walks = [walk_in(number, 30) for number in range(9)]
-    batch = memory_of(walks).sample_segments(4_000, 4, np.random.default_rng(0), 4)
-    seen = {tuple(row) for row in batch.observations.numpy().tolist()}
-    assert len(seen) == 270
+@pytest.mark.parametrize("n_steps", [10, 40])
+def test_ends_of_episodes_are_drawn_about_as_often_as_other_transitions(n_steps):
+    walks = [walk_in(number, n_steps) for number in range(9)]
+    rng = np.random.default_rng(0)
+    batch = memory_of(walks).sample_segments(40_000, 4, rng, 4)
+    rows = batch.observations.numpy()
+    steps = rows[:, 2] - 10 * rows[:, 0]
+    shares = np.bincount(steps, minlength=n_steps) / len(steps) * n_steps
+    assert len(shares) == n_steps
+    assert shares.min() > 0.6
+    assert shares.max() < 1.9
+
+
+def test_an_episode_ends_where_the_environment_terminates():
+    # Both episodes are at the same place when one ends and the other one begins.
+    buffer = ManyGoalsReplayBuffer(50, GOAL_SPACE, spaces.Discrete(3), "cpu", 1)
+    for step in range(40):
+        add(buffer, [0, 0, step], 0, [0, 0, step + 1], step == 19, 0)
+    segments = buffer.sample_segments(400, 2, np.random.default_rng(0), 5)
+    is_first = segments.observations.numpy()[:, 2].reshape(40, 10) < 20
+    assert (is_first.all(axis=1) | ~is_first.any(axis=1)).all()
+
+
+def test_episodes_are_told_by_the_ids_of_states_too():
+    buffer = memory_of_states(200)
+    for step in range(90):
+        # Nine episodes of ten steps, each in ten cells of its own.
+        there = min(step + 1, 10 * (step // 10) + 9)
+        add(buffer, step, 0, there)
+    assert not buffer.stores_observations
+    batch = buffer.sample_segments(320, 2, np.random.default_rng(0), 4)
+    episodes = batch.observations.numpy().reshape(40, 8) // 10
+    np.testing.assert_array_equal(episodes, episodes[:, :1].repeat(8, axis=1))
 
 
 def test_per_episode_must_be_positive():
@@ -153,8 +199,9 @@ class PaintedCorridor(gym.ObservationWrapper):
         self.observation_space = spaces.Box(0, 1, (26,), np.float32)
 
     def reset(self, **kwargs):
-        self.bits = np.random.default_rng(kwargs.get("seed")).integers(0, 2, 20)
-        return super().reset(**kwargs)
+        observation, info = self.env.reset(**kwargs)
+        self.bits = self.np_random.integers(0, 2, 20)
+        return self.observation(observation), info
 
     def observation(self, observation):
         return np.concatenate([self.bits, observation]).astype(np.float32)
@@ -175,7 +222,7 @@ def test_an_update_keeps_to_episodes_where_each_has_parts_of_its_own(is_painted)
     if is_painted:
         assert (alike > 0.5).sum() >= 8
     state = model.targets.get_checkpoint_state()["fixed_parts"]
-    assert state["differ"] == is_painted
+    assert state["part_episodes"] == is_painted
     model.targets.set_checkpoint_state({"fixed_parts": {**state, "n_asked": 17}})
     model.targets.sample(160, 8, model.rng)
     assert model.targets.get_checkpoint_state()["fixed_parts"]["n_asked"] == 18
