@@ -70,15 +70,6 @@ class ManyGoalsSamples(NamedTuple):
     The goals that were pursued and had no id, shape (S, *goal_space.shape). None: there are none.
     """
 
-    def take(self, rows: slice | th.Tensor) -> ManyGoalsSamples:
-        """
-        Return some of the transitions.
-
-        :param rows: which ones, a slice or their numbers, int64, shape (n,)
-        """
-        parts: list[Any] = [None if part is None else part[rows] for part in self]
-        return ManyGoalsSamples(*parts)
-
 
 class RecordedSteps(NamedTuple):
     """N transitions between M observations."""

@@ -272,8 +272,8 @@ class TDTargets(Targets):
     come from sensors, which may show ways that there are not.
 
     If nearly all goals of other episodes are out of reach, as where each episode has walls of its
-    own, segments come in groups of four. Each group is of one episode, and so are further goals. So
-    more pairs of an update have a goal that can be reached
+    own, segments come in groups of four, and each group is of one episode. So more pairs of an
+    update have a goal that can be reached
     (:class:`~sb3_manygoals.many_goals_dqn.fixed_parts.FixedParts`).
 
     With segments, inputs are standardized anew each time twice as many states are known.
@@ -463,17 +463,17 @@ class TDTargets(Targets):
         were pursued in them. Between these are goals that are drawn uniformly.
         """
         goal_buffer = self.context.goal_buffer
-        drawn = self._draw_segments(batch_size, rng)
-        samples = drawn.take(slice(batch_size))
+        replay_buffer = self.context.replay_buffer
+        per_episode = 1
+        if self._fixed_parts.are_in_the_way(replay_buffer, goal_buffer):
+            per_episode = _SEGMENTS_PER_EPISODE
+        samples = replay_buffer.sample_segments(batch_size, _SEGMENT_LENGTH, rng, per_episode)
         ids = goal_buffer.sample_ids(goal_batch_size, rng)
         goals = goal_buffer.sample_shown(ids, rng)
-        met, places = np.unique(drawn.next_goal_ids.cpu().numpy(), return_index=True)
-        chosen = rng.permutation(np.flatnonzero(met != UNKNOWN))
-        # Where the transitions of the update led comes before other goals of their episodes.
-        is_other = places[chosen] >= batch_size
-        chosen = chosen[np.argsort(is_other, kind="stable")][:goal_batch_size]
+        met, places = np.unique(samples.next_goal_ids.cpu().numpy(), return_index=True)
+        chosen = rng.permutation(np.flatnonzero(met != UNKNOWN))[:goal_batch_size]
         ids[: len(chosen)] = met[chosen]
-        next_observations = drawn.next_observations[places[chosen]].cpu().numpy()
+        next_observations = samples.next_observations[places[chosen]].cpu().numpy()
         goals[: len(chosen)] = goal_buffer.achieved(next_observations, met[chosen])
         pursued = None
         if self.uses_behavior_goals:
@@ -495,25 +495,6 @@ class TDTargets(Targets):
             samples=samples,
             pursued=None if pursued is None else th.as_tensor(pursued, device=device),
         )
-
-    def _draw_segments(self, batch_size: int, rng: np.random.Generator) -> ManyGoalsSamples:
-        """
-        Draw the transitions of an update. If fixed parts are in the way, the transitions of as many
-        further segments of the same episodes follow, which are for goals alone.
-
-        :param batch_size: number of transitions of the update, S
-        :param rng: random generator
-        :return: the S transitions, and those that follow
-        """
-        replay_buffer = self.context.replay_buffer
-        if not self._fixed_parts.are_in_the_way(replay_buffer, self.context.goal_buffer):
-            return replay_buffer.sample_segments(batch_size, _SEGMENT_LENGTH, rng)
-        per_episode = 2 * _SEGMENTS_PER_EPISODE
-        length = min(_SEGMENT_LENGTH, replay_buffer.size())
-        drawn = replay_buffer.sample_segments(2 * batch_size, length, rng, per_episode)
-        place_in_episode = np.arange(2 * batch_size) // length % per_episode
-        order = np.argsort(place_in_episode >= _SEGMENTS_PER_EPISODE, kind="stable")
-        return drawn.take(th.as_tensor(order, device=drawn.observations.device))
 
     def _pursued_in(
         self, samples: ManyGoalsSamples, rng: np.random.Generator

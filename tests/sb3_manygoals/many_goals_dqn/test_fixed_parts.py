@@ -228,27 +228,3 @@ def test_an_update_keeps_to_episodes_where_each_has_parts_of_its_own(is_painted)
     assert model.targets.get_checkpoint_state()["fixed_parts"]["n_asked"] == 18
     # Checkpoints of earlier versions know of no fixed parts.
     model.targets.set_checkpoint_state({})
-
-
-def test_further_goals_are_of_the_same_episodes():
-    model = td_model(
-        PaintedCorridor(),
-        targets={"goal_sampling": "segments"},
-        goal_wrapper_kwargs={"max_episode_steps": 30, "reset_worlds": True},
-        learning_starts=1_000,
-    ).learn(600)
-    n_more = 0
-    for _ in range(20):
-        batch = model.targets.sample(32, 40, model.rng)
-        assert batch.observations.shape == (32, 26)
-        led_to = {tuple(row) for row in batch.samples.next_observations.tolist()}
-        goals = {tuple(row) for row in batch.goals.tolist()}
-        assert led_to <= goals
-        episodes = {goal[:20] for goal in led_to}
-        n_more += sum(goal[:20] in episodes for goal in goals - led_to)
-        # Where the transitions led comes first if there is little room.
-        few = model.targets.sample(32, 2, model.rng)
-        led_to = {tuple(row) for row in few.samples.next_observations.tolist()}
-        assert {tuple(row) for row in few.goals.tolist()} <= led_to
-    # Uniform goals are hardly ever of the two episodes of an update.
-    assert n_more >= 20
