@@ -273,8 +273,7 @@ class TDTargets(Targets):
 
     If nearly all goals of other episodes are out of reach, as where each episode has walls of its
     own, segments come in groups of four, and each group is of one episode. So more pairs of an
-    update have a goal that can be reached
-    (:class:`~sb3_manygoals.many_goals_dqn.fixed_parts.FixedParts`).
+    update have a goal that can be reached. Parts of goals that no transition changes tell it.
 
     With segments, inputs are standardized anew each time twice as many states are known.
 
