@@ -80,6 +80,8 @@ def test_parts_that_do_not_matter_to_what_is_reached_are_not_in_the_way():
     assert are_in_the_way(walks)
     assert not are_in_the_way(walks, reached=reaches_near)
     assert not are_in_the_way(walks, state_key=key)
+    never = np.zeros_like
+    assert not are_in_the_way(walks, reached=lambda achieved, _: never(achieved[..., 0], np.bool_))
 
 
 def test_nothing_is_in_the_way_in_an_empty_memory():
