@@ -16,7 +16,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 
 import gym_twoRooms  # noqa: F401 - registers its worlds
 from benchmarks.goal_sets import RandomSets
-from benchmarks.puzzles import NewLayouts, RandomGoalBits, SlidingPuzzle
+from benchmarks.puzzles import NewLayouts, RandomGoalBits, SlidingPuzzle, WiredBits
 from benchmarks.sensors import NearObservations, NoisyRoom, random_observations
 from gym_twoRooms.goals import agent_cell, agent_cell_and_doors, agent_surroundings
 from gym_twoRooms.mdp import TwoRoomsMDP
@@ -299,6 +299,10 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
         make = functools.partial(RandomGoalBits, n)
         return GoalWorld(make, 25_000, "MultiInputPolicy", goal_env=make, her=_HER_FOR_BITS)
 
+    def wired_bits(n: int) -> GoalWorld:
+        make = functools.partial(WiredBits, n)
+        return GoalWorld(make, 25_000, "MultiInputPolicy", goal_env=make, her=_HER_FOR_BITS)
+
     def puzzle(side: int, walks: tuple[int, ...]) -> GoalWorld:
         make = functools.partial(SlidingPuzzle, side, walks)
         kinds = tuple(f"{walk}_moves" if walk else "anywhere" for walk in walks)
@@ -372,6 +376,8 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
         "random-bits-20": lambda: random_bits(20),
         "random-bits-30": lambda: random_bits(30),
         "random-bits-40": lambda: random_bits(40),
+        "wired-bits-12": lambda: wired_bits(12),
+        "wired-bits-20": lambda: wired_bits(20),
         "puzzle-8": lambda: puzzle(3, (5, 10, 20, 0)),
         "puzzle-15": lambda: puzzle(4, (5, 10, 20)),
         "layouts-four-rooms": lambda: layouts("MiniGrid-FourRooms-v0"),

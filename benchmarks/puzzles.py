@@ -1,4 +1,4 @@
-"""GoalEnvs whose states hardly ever recur: bits, a sliding puzzle, layouts drawn anew."""
+"""GoalEnvs whose states hardly ever recur: bits, wires and layouts drawn anew, a puzzle."""
 
 from __future__ import annotations
 
@@ -33,6 +33,80 @@ class RandomGoalBits(BitFlippingEnv):
             self._rng = np.random.default_rng(seed)
         self.desired_goal = self._rng.integers(0, 2, len(self.desired_goal)).astype(np.int8)
         return super().reset(seed=seed)
+
+
+class WiredBits(gym.Env[Any, Any]):
+    """
+    A ring of bits whose wires are drawn anew for each episode, as a GoalEnv. Action i flips bit i
+    and, if bit i has a wire, the bit after it, too.
+
+    An observation and a goal say which bits have wires, and what the bits are. So a goal is out of
+    reach from all states with other wires. Not all bits have a wire. Then all bits can be reached.
+
+    :param n_bits: number of bits, and of steps of an episode
+    """
+
+    def __init__(self, n_bits: int) -> None:
+        self.n_bits = n_bits
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = spaces.Dict(
+            {name: spaces.MultiBinary(2 * n_bits) for name in names}
+        )
+        self.action_space = spaces.Discrete(n_bits)
+        self._wires = np.zeros(n_bits, np.int8)
+        self._bits = np.zeros(n_bits, np.int8)
+        self._goal = np.zeros(2 * n_bits, np.int8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """
+        Begin an episode with other wires, anywhere, with a goal anywhere.
+
+        :param seed: seed of everything random
+        :param options: not used
+        """
+        super().reset(seed=seed)
+        drawn = self.np_random.integers(2, size=(3, self.n_bits), dtype=np.int8)
+        self._wires, self._bits, goal = drawn
+        if self._wires.all():
+            self._wires[self.np_random.integers(self.n_bits)] = 0
+        self._goal = np.concatenate([self._wires, goal])
+        self._n_steps = 0
+        return self._seen(), {"is_success": False}
+
+    def _seen(self) -> dict[str, NDArray[np.int8]]:
+        """Return wires and bits, and the goal."""
+        achieved = np.concatenate([self._wires, self._bits])
+        return {
+            "observation": achieved,
+            "achieved_goal": achieved.copy(),
+            "desired_goal": self._goal.copy(),
+        }
+
+    def step(self, action: Any) -> Any:
+        """
+        Flip a bit, and the one after it if a wire leads there.
+
+        :param action: number of the bit
+        """
+        number = int(action)
+        self._bits[number] ^= 1
+        self._bits[(number + 1) % self.n_bits] ^= self._wires[number]
+        self._n_steps += 1
+        seen = self._seen()
+        reward = float(self.compute_reward(seen["achieved_goal"], seen["desired_goal"], {}))
+        truncated = self._n_steps >= self.n_bits
+        return seen, reward, reward == 0.0, truncated, {"is_success": reward == 0.0}
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """
+        Return 0 where the goal is reached, and else -1.
+
+        :param achieved_goal: goals, shape (*batch, size)
+        :param desired_goal: goals, the same shape
+        :param info: not used
+        """
+        differs = np.not_equal(achieved_goal, desired_goal).any(axis=-1)
+        return -np.asarray(differs, np.float64)
 
 
 class SlidingPuzzle(gym.Env[Any, Any]):

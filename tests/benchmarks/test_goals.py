@@ -11,7 +11,7 @@ from benchmarks import goals
 from benchmarks.goal_sets import RandomSets
 from benchmarks.goal_worlds import Clock, NearestColors, car_cells, record, worlds
 from benchmarks.goals import GoalsConfig
-from benchmarks.puzzles import NewLayouts, SlidingPuzzle
+from benchmarks.puzzles import NewLayouts, SlidingPuzzle, WiredBits
 from benchmarks.sensors import NearObservations, NoisyRoom, random_observations
 from benchmarks.told_tasks import GAMMA, returns
 from benchmarks.worlds import SettingError
@@ -238,6 +238,64 @@ def test_success_is_told_apart_by_the_kind_of_goal(tmp_path):
     kinds = [row[name] for name in ("5_moves", "10_moves", "20_moves", "anywhere")]
     assert row["success"] == pytest.approx(np.mean(kinds), abs=1e-4)
     assert kinds[0] > kinds[3]
+
+
+def test_a_wire_flips_the_next_bit_too():
+    env = WiredBits(5)
+    check_env(env, skip_render_check=True)
+    with_wire = set()
+    for seed in range(20):
+        for action in range(5):
+            seen, _ = env.reset(seed=seed)
+            wires, bits = np.split(seen["observation"], 2)
+            after, *_ = env.step(action)
+            expected = bits.copy()
+            expected[action] = 1 - bits[action]
+            if wires[action]:
+                after_it = (action + 1) % 5
+                expected[after_it] = 1 - bits[after_it]
+            np.testing.assert_array_equal(after["observation"], np.concatenate([wires, expected]))
+            np.testing.assert_array_equal(after["desired_goal"], seen["desired_goal"])
+            with_wire.add((action, int(wires[action])))
+    assert len(with_wire) == 10
+
+
+def test_all_bits_can_be_reached_with_the_wires_of_each_episode():
+    # Three bits have eight wirings, and all but that with three wires are drawn.
+    env = WiredBits(3)
+    wirings = set()
+    for seed in range(100):
+        seen, _ = env.reset(seed=seed)
+        wires = seen["observation"][:3]
+        wirings.add(wires.tobytes())
+        np.testing.assert_array_equal(seen["desired_goal"][:3], wires)
+        # An action twice does nothing, so the actions taken once decide where it ends.
+        ends = set()
+        for actions in range(8):
+            env.reset(seed=seed)
+            for action in range(3):
+                if actions >> action & 1:
+                    env.step(action)
+            ends.add(env._seen()["achieved_goal"].tobytes())
+        assert len(ends) == 8
+    assert len(wirings) == 7
+
+
+def test_an_episode_of_wired_bits_ends_at_its_goal():
+    env = WiredBits(4)
+    found = 0
+    for seed in range(40):
+        seen, _ = env.reset(seed=seed)
+        for action in range(4):
+            env.reset(seed=seed)
+            after, reward, terminated, truncated, info = env.step(action)
+            is_there = np.array_equal(after["achieved_goal"], seen["desired_goal"])
+            assert (reward, terminated, info["is_success"]) == (is_there - 1.0, is_there, is_there)
+            assert not truncated
+            found += is_there
+    assert found
+    env.reset(seed=0)
+    assert [env.step(0)[3] for _ in range(4)] == [False, False, False, True]
 
 
 @pytest.mark.parametrize("name", ["MiniGrid-FourRooms-v0", "MiniGrid-MultiRoom-N2-S4-v0"])
