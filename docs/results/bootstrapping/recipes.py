@@ -29,12 +29,13 @@ from sb3_manygoals.many_goals_dqn.fixed_parts import FixedParts
 SMALL_MAP = "TwoRoomsSwitchSmall-v0"
 
 
-def train(world: str, steps: int, recipe: dict[str, Any], seed: int = 0) -> ManyGoalsDQN:
+def train(world: str, steps: int, recipe: dict[str, Any]) -> ManyGoalsDQN:
     """
-    Train by a recipe: arguments of ManyGoalsDQN and of TDTargets, ``segment_length``, and
-    ``segments_per_episode``, how many segments of an update are of one episode in any world.
+    Train by a recipe: arguments of ManyGoalsDQN, with ``seed`` 0 by default, and of TDTargets,
+    ``segment_length``, and ``segments_per_episode``, how many segments of an update are of one
+    episode in any world.
     """
-    settings = dict(recipe)
+    settings = {"seed": 0, **recipe}
     targets_module._SEGMENT_LENGTH = settings.pop("segment_length", targets_module._SEGMENT_LENGTH)
     if "segments_per_episode" in settings:
         targets_module._SEGMENTS_PER_EPISODE = settings.pop("segments_per_episode")
@@ -53,7 +54,6 @@ def train(world: str, steps: int, recipe: dict[str, Any], seed: int = 0) -> Many
     model = ManyGoalsDQN(
         policy,
         env,
-        seed=seed,
         target_class=TDTargets,
         target_kwargs=target_kwargs,
         goal_wrapper_kwargs=goals_of_world,
