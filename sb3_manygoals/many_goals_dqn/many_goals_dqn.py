@@ -47,6 +47,7 @@ from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapping import is_goal_wrapped, wrap_goal_env
 from sb3_manygoals.many_goals_dqn.acting import ActingMixin
 from sb3_manygoals.many_goals_dqn.adoption import AdoptionMixin
+from sb3_manygoals.many_goals_dqn.circles import Circles
 from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs
 from sb3_manygoals.many_goals_dqn.pacing import LateLinearSchedule, UpdatePacer, update_rhythm
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
@@ -93,6 +94,8 @@ _MOST_NUMBERS_TO_FIT = 2**26
 _UPDATES_PER_EPISODE = 5
 # From recorded transitions, so many updates are made between two looks at plans and schedules.
 _UPDATES_FROM_DATA_TOGETHER = 50
+# An action is random with this probability where the agent goes in circles.
+_LEAVES_CIRCLE = 0.5
 
 
 class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, GoalAlgorithm, DQN):
@@ -542,6 +545,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self._explores: NDArray[np.bool_] = np.ones(self.n_envs, dtype=np.bool_)
         # Whether the goal episode of each environment had random steps.
         self._had_random_steps: NDArray[np.bool_] = np.ones(self.n_envs, dtype=np.bool_)
+        self._circles = Circles(self.n_envs)
         # Whether each of the last goal episodes explored, and whether it reached its goal.
         self._episode_outcomes: deque[tuple[bool, bool]] = deque(maxlen=self._stats_window_size)
         # DQN's own method would look for a target network, which planned targets do not have.
@@ -773,6 +777,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             if self._is_paced and self._n_updates == 0:
                 cast(PlannedTargets, self.targets).is_discovering = True
         is_reset = self._last_obs is not last_obs
+        if is_reset:
+            self._circles = Circles(self.n_envs)
         if self.action_masks and (is_reset or self._last_action_masks is None):
             self._read_action_masks()
         return prepared
@@ -825,7 +831,10 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         """Reset the environments if a callback has moved them."""
         last_obs = self._last_obs
         super()._begin_anew_if_moved()
-        if self.action_masks and self._last_obs is not last_obs:
+        if self._last_obs is last_obs:
+            return
+        self._circles = Circles(self.n_envs)
+        if self.action_masks:
             self._read_action_masks()
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
@@ -860,7 +869,31 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         actions = self.targets.act(state_ids, goal_ids, self._explores, self.rng, masks)
         if actions is None:
             actions, _ = self.predict(self._last_obs, action_masks=masks)
+            if self.targets.leaves_circles and self.exploration_rate > 0.0:
+                actions = self._leave_circles(actions, state_ids)
         return actions, actions
+
+    def _leave_circles(
+        self, actions: NDArray[np.int64], state_ids: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """
+        Return random actions in place of some of these, where the agent goes in circles.
+
+        :param actions: an action for each environment, shape (n,)
+        :param state_ids: the state of each environment, -1 for unknown ones, shape (n,)
+        """
+        is_back = self._circles.visit(state_ids)
+        if not is_back.any():
+            # No random numbers are drawn, so nothing changes in worlds without circles.
+            return actions
+        masks = self._last_action_masks
+        n = len(actions)
+        leaves = is_back & (self.rng.random(n) < _LEAVES_CIRCLE)
+        if masks is None:
+            others = self.rng.integers(self.action_space.n, size=n)
+        else:
+            others = random_allowed(masks, self.rng)
+        return np.where(leaves, others, actions)
 
     def _store_transition(
         self,
@@ -888,6 +921,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self._note_transition()
         if dones.any():
             self._note_episodes(dones, infos)
+            self._circles.begin_anew(dones)
             draws = self.rng.random(int(dones.sum()))
             self._explores[dones] = draws < self._exploring_share
         if self.action_masks:

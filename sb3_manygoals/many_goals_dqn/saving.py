@@ -69,6 +69,7 @@ class SavingMixin(ModelPart):
         "_loss",
         "_explores",
         "_had_random_steps",
+        "_circles",
         "_exploring_share",
         "_episode_outcomes",
         "_log_interval",
@@ -418,6 +419,7 @@ class SavingMixin(ModelPart):
             "paced_timesteps": model._paced_timesteps,
             "target_class": type(model.targets).__name__,
             "targets": model.targets.get_checkpoint_state(),
+            "circles": model._circles.get_checkpoint_state(),
             "attributes": {name: getattr(model, name) for name in self._IN_CHECKPOINTS},
         }
 
@@ -461,6 +463,9 @@ class SavingMixin(ModelPart):
         for name, value in state["attributes"].items():
             setattr(model, name, value.to(model.device) if isinstance(value, th.Tensor) else value)
         model.targets.set_checkpoint_state(state["targets"])
+        # Checkpoints of earlier versions do not have it.
+        if "circles" in state:
+            model._circles.set_checkpoint_state(state["circles"])
 
     def _excluded_save_params(self) -> list[str]:
         """Return the names of attributes that are not saved with a model."""

@@ -145,6 +145,14 @@ class Targets(ABC):
         """
         return False
 
+    @property
+    def leaves_circles(self) -> bool:
+        """
+        Whether an agent that acts by the network takes random actions where it goes in circles. If
+        not, it is only epsilon-greedy.
+        """
+        return False
+
     @abstractmethod
     def sample(
         self, batch_size: int, goal_batch_size: int, rng: np.random.Generator
@@ -275,7 +283,9 @@ class TDTargets(Targets):
     own, segments come in groups of four, and each group is of one episode. So more pairs of an
     update have a goal that can be reached. Parts of goals that no transition changes tell it.
 
-    With segments, inputs are standardized anew each time twice as many states are known.
+    With segments, inputs are standardized anew each time twice as many states are known. And every
+    second action is random in a state in which the agent has already acted on the way to its goal,
+    unless the exploration rate is 0. Greedy actions would lead it round in circles.
 
     :param context: the parts of the ManyGoalsDQN that targets use
     :param goal_sampling: the goals of an update. "segments": the distinct next observations of
@@ -359,6 +369,16 @@ class TDTargets(Targets):
 
         Learning begins when few states are known. An element that had one value in nearly all of
         them would stay far too large or too small. The paper's recipe standardizes once.
+        """
+        return self.goal_sampling == "segments"
+
+    @property
+    def leaves_circles(self) -> bool:
+        """
+        Whether an agent that acts by the network takes random actions where it goes in circles.
+
+        Where nothing is left to chance, greedy actions lead round and round, and never to the goal.
+        The paper's agent is only epsilon-greedy.
         """
         return self.goal_sampling == "segments"
 
