@@ -35,7 +35,22 @@ class RandomGoalBits(BitFlippingEnv):
         return super().reset(seed=seed)
 
 
-class WiredBits(gym.Env[Any, Any]):
+class EqualGoalEnv(gym.Env[Any, Any]):
+    """A GoalEnv in which a goal is reached if what is achieved equals it."""
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """
+        Return 0 where the goal is reached, and else -1.
+
+        :param achieved_goal: goals, shape (*batch, size)
+        :param desired_goal: goals, the same shape
+        :param info: not used
+        """
+        differs = np.not_equal(achieved_goal, desired_goal).any(axis=-1)
+        return -np.asarray(differs, np.float64)
+
+
+class WiredBits(EqualGoalEnv):
     """
     A ring of bits whose wires are drawn anew for each episode, as a GoalEnv. Action i flips bit i
     and, if bit i has a wire, the bit after it, too.
@@ -97,19 +112,8 @@ class WiredBits(gym.Env[Any, Any]):
         truncated = self._n_steps >= self.n_bits
         return seen, reward, reward == 0.0, truncated, {"is_success": reward == 0.0}
 
-    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
-        """
-        Return 0 where the goal is reached, and else -1.
 
-        :param achieved_goal: goals, shape (*batch, size)
-        :param desired_goal: goals, the same shape
-        :param info: not used
-        """
-        differs = np.not_equal(achieved_goal, desired_goal).any(axis=-1)
-        return -np.asarray(differs, np.float64)
-
-
-class SlidingPuzzle(gym.Env[Any, Any]):
+class SlidingPuzzle(EqualGoalEnv):
     """
     A square of numbered tiles and one gap, as a GoalEnv. Four actions move the gap: up, down, left,
     right. An action that would move it out of the square does nothing.
@@ -210,19 +214,8 @@ class SlidingPuzzle(gym.Env[Any, Any]):
         info = {"is_success": reward == 0.0}
         return self._seen(), reward, reward == 0.0, self._n_steps >= self.n_steps, info
 
-    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
-        """
-        Return 0 where the goal is reached, and else -1.
 
-        :param achieved_goal: tiles, shape (*batch, side ** 2)
-        :param desired_goal: goals, the same shape
-        :param info: not used
-        """
-        differs = np.not_equal(achieved_goal, desired_goal).any(axis=-1)
-        return -np.asarray(differs, np.float64)
-
-
-class NewLayouts(gym.Env[Any, Any]):
+class NewLayouts(EqualGoalEnv):
     """
     A world of MiniGrid whose layout is drawn anew for each episode, as a GoalEnv. It shows the
     whole grid: where walls, closed doors and the agent are, and where the agent looks. A goal is
@@ -322,14 +315,3 @@ class NewLayouts(gym.Env[Any, Any]):
         seen = self._seen()
         reward = float(self.compute_reward(seen["achieved_goal"], seen["desired_goal"], {}))
         return seen, reward, reward == 0.0, truncated, {"is_success": reward == 0.0}
-
-    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
-        """
-        Return 0 where the goal is reached, and else -1.
-
-        :param achieved_goal: goals, shape (*batch, size)
-        :param desired_goal: goals, the same shape
-        :param info: not used
-        """
-        differs = np.not_equal(achieved_goal, desired_goal).any(axis=-1)
-        return -np.asarray(differs, np.float64)
