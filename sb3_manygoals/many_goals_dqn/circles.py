@@ -15,6 +15,8 @@ class Circles:
     Tells where an agent goes in circles: where it is back in a state in which it has already acted
     on the way to the same goal. The way that it took from there has not led to the goal.
 
+    Where states get other ids, make a new object.
+
     :param n_envs: number of environments, n
     """
 

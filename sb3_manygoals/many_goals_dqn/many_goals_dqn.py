@@ -144,7 +144,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
     :param exploration_fraction: share of training over which the exploration rate falls linearly
     :param exploration_initial_eps: exploration rate at the beginning. It is the probability of a
         random action in ``predict`` and, with targets that do not act, such as ``TDTargets``,
-        during training. ``PlannedTargets`` act: in training, ``exploring_episodes`` of
+        during training. If it is above 0, ``TDTargets`` by default add random actions where the
+        agent goes in circles. ``PlannedTargets`` act: in training, ``exploring_episodes`` of
         :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets` takes its place
     :param exploration_final_eps: exploration rate at the end
     :param max_grad_norm: greatest norm of the gradient. None: it is not clipped

@@ -21,6 +21,7 @@ from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_
 from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals.buffer import KINDS_OF_GOALS, GoalBuffer
 from sb3_manygoals.goals.files import read_npz, write_npz
+from sb3_manygoals.many_goals_dqn.circles import Circles
 from sb3_manygoals.many_goals_dqn.part import ModelPart
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
@@ -464,6 +465,7 @@ class SavingMixin(ModelPart):
             setattr(model, name, value.to(model.device) if isinstance(value, th.Tensor) else value)
         model.targets.set_checkpoint_state(state["targets"])
         # Checkpoints of earlier versions do not have it.
+        model._circles = Circles(model.n_envs)
         if "circles" in state:
             model._circles.set_checkpoint_state(state["circles"])
 

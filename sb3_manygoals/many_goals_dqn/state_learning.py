@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sb3_manygoals.many_goals_dqn.circles import Circles
 from sb3_manygoals.many_goals_dqn.part import ModelPart
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, RecordedSteps
@@ -202,6 +203,7 @@ class StateLearningMixin(ModelPart):
         assert model.selector is not None
         model.goal_updates = np.zeros(model.goal_buffer.capacity, dtype=np.int64)
         model.selector.forget()
+        model._circles = Circles(model.n_envs)
         for tracker in model._trackers:
             tracker.forget_ids()
         # The next step finds the states that environments show.

@@ -229,7 +229,8 @@ class Targets(ABC):
         :param explores: whether each environment explores, shape (n,)
         :param rng: random generator
         :param action_masks: whether each action is allowed, shape (n, A). None: all are
-        :return: actions, shape (n,). None if the learner shall act epsilon-greedily by the network
+        :return: actions, shape (n,). None if the learner shall act epsilon-greedily by the
+            network, and leave circles if :attr:`leaves_circles` says so
         """
         return None
 
@@ -283,9 +284,10 @@ class TDTargets(Targets):
     own, segments come in groups of four, and each group is of one episode. So more pairs of an
     update have a goal that can be reached. Parts of goals that no transition changes tell it.
 
-    With segments, inputs are standardized anew each time twice as many states are known. And every
-    second action is random in a state in which the agent has already acted on the way to its goal,
-    unless the exploration rate is 0. Greedy actions would lead it round in circles.
+    With segments, inputs are standardized anew each time twice as many states are known. And
+    actions are random with probability 1/2 in a state in which the agent has already acted on the
+    way to its goal, unless the exploration rate is 0. In a world without chance, greedy actions may
+    lead it round in circles. With ``goals_in_replay``, no such state is known.
 
     :param context: the parts of the ManyGoalsDQN that targets use
     :param goal_sampling: the goals of an update. "segments": the distinct next observations of
@@ -377,8 +379,8 @@ class TDTargets(Targets):
         """
         Whether an agent that acts by the network takes random actions where it goes in circles.
 
-        Where nothing is left to chance, greedy actions lead round and round, and never to the goal.
-        The paper's agent is only epsilon-greedy.
+        Where nothing is left to chance, greedy actions may lead round and round, and never to the
+        goal. The paper's agent is only epsilon-greedy.
         """
         return self.goal_sampling == "segments"
 

@@ -130,13 +130,15 @@ def test_random_actions_out_of_circles_are_allowed_ones(monkeypatch):
     assert any(taken)
 
 
-@pytest.mark.parametrize("begins", ["learn", "moved"])
-def test_circles_are_forgotten_where_environments_begin_anew(begins):
+@pytest.mark.parametrize("begins", ["learn", "moved", "states have other ids"])
+def test_circles_are_forgotten_where_environments_or_states_begin_anew(begins):
     env = make_vec_env(lambda: Corridor(6), 2)
     model = td_model(env, targets={"goal_sampling": "segments"}).learn(60)
     model._circles.visit(np.array([4, 5]))
     if begins == "learn":
         model._setup_learn(60, None)
+    elif begins == "states have other ids":
+        model._begin_anew_with_states()
     else:
         model.env.reset()
         with pytest.warns(UserWarning, match="a callback has moved"):
@@ -149,5 +151,7 @@ def test_checkpoints_of_earlier_versions_have_no_circles():
     state = model.get_checkpoint_state()
     del state["circles"]
     other = make_model()
+    other._circles.visit(np.array([4]))
     other.set_checkpoint_state(state)
     assert other.num_timesteps == 60
+    assert not other._circles.visit(np.array([4])).any()
