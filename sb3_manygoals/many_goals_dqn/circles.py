@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.world import WorldModel
 
 
 class Circles:
@@ -15,13 +16,36 @@ class Circles:
     Tells where an agent goes in circles: where it is back in a state in which it has already acted
     on the way to the same goal. The way that it took from there has not led to the goal.
 
+    Where chance decides what an action leads to, the same way may lead to the goal the next time.
+    So the agent may come back without going in circles (:meth:`are_certain`).
+
     Where states get other ids, make a new object.
 
     :param n_envs: number of environments, n
     """
 
     def __init__(self, n_envs: int) -> None:
+        self._has_chance = False
+        # How many transitions were known when the model of the world was looked at last.
+        self._n_counted_at_review = 0
         self._acted_in: list[set[int]] = [set() for _ in range(n_envs)]
+
+    def are_certain(self, world: WorldModel) -> bool:
+        """
+        Return whether an agent that comes back to a state goes in circles, because actions have led
+        to the same state each time.
+
+        The model of the world is looked at when this is asked first, and again whenever twice as
+        many transitions are known, until chance was seen in it.
+
+        :param world: the model of the world
+        :return: False if an action has led from one state to different states
+        """
+        least = max(2 * self._n_counted_at_review, 1)
+        if not self._has_chance and world.n_counted >= least:
+            self._has_chance = world.has_chance()
+            self._n_counted_at_review = world.n_counted
+        return not self._has_chance
 
     def visit(self, state_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """
@@ -50,13 +74,20 @@ class Circles:
             self._acted_in[env].clear()
 
     def get_checkpoint_state(self) -> dict[str, Any]:
-        """Return the states in which the agent acted, as plain data and arrays."""
-        return {"acted_in": [np.array(sorted(states), np.int64) for states in self._acted_in]}
+        """Return what was noted, as plain data and arrays."""
+        return {
+            "acted_in": [np.array(sorted(states), np.int64) for states in self._acted_in],
+            "has_chance": self._has_chance,
+            "n_counted_at_review": self._n_counted_at_review,
+        }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
-        Restore the states in which the agent acted.
+        Restore what was noted.
 
         :param state: what :meth:`get_checkpoint_state` returned
         """
         self._acted_in = [set(states.tolist()) for states in state["acted_in"]]
+        # Checkpoints of an earlier version do not have it.
+        self._has_chance = state.get("has_chance", False)
+        self._n_counted_at_review = state.get("n_counted_at_review", 0)

@@ -145,8 +145,9 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
     :param exploration_initial_eps: exploration rate at the beginning. It is the probability of a
         random action in ``predict`` and, with targets that do not act, such as ``TDTargets``,
         during training. If it is above 0, ``TDTargets`` by default add random actions where the
-        agent goes in circles. ``PlannedTargets`` act: in training, ``exploring_episodes`` of
-        :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets` takes its place
+        agent goes in circles, in worlds without chance. ``PlannedTargets`` act: in training,
+        ``exploring_episodes`` of :class:`~sb3_manygoals.many_goals_dqn.PlannedTargets` takes its
+        place
     :param exploration_final_eps: exploration rate at the end
     :param max_grad_norm: greatest norm of the gradient. None: it is not clipped
     :param goal_batch_size: number of goals in an update, G
@@ -870,7 +871,9 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         actions = self.targets.act(state_ids, goal_ids, self._explores, self.rng, masks)
         if actions is None:
             actions, _ = self.predict(self._last_obs, action_masks=masks)
-            if self.targets.leaves_circles and self.exploration_rate > 0.0:
+            assert self.world is not None
+            leaves_circles = self.targets.leaves_circles and self.exploration_rate > 0.0
+            if leaves_circles and self._circles.are_certain(self.world):
                 actions = self._leave_circles(actions, state_ids)
         return actions, actions
 

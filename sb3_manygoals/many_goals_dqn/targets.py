@@ -287,7 +287,8 @@ class TDTargets(Targets):
     With segments, inputs are standardized anew each time twice as many states are known. And
     actions are random with probability 1/2 in a state in which the agent has already acted on the
     way to its goal, unless the exploration rate is 0. In a world without chance, greedy actions may
-    lead it round in circles. With ``goals_in_replay``, no such state is known.
+    lead it round in circles. Once an action has led from one state to different states, this ends.
+    With ``goals_in_replay``, no such state is known.
 
     :param context: the parts of the ManyGoalsDQN that targets use
     :param goal_sampling: the goals of an update. "segments": the distinct next observations of
@@ -380,7 +381,8 @@ class TDTargets(Targets):
         Whether an agent that acts by the network takes random actions where it goes in circles.
 
         Where nothing is left to chance, greedy actions may lead round and round, and never to the
-        goal. The paper's agent is only epsilon-greedy.
+        goal. The learner does so only until it sees chance. The paper's agent is only
+        epsilon-greedy.
         """
         return self.goal_sampling == "segments"
 

@@ -202,6 +202,19 @@ class WorldModel:
             reward_sums=self._reward_sums,
         )
 
+    def has_chance(self) -> bool:
+        """
+        Return whether an action has led from one state to different states.
+
+        :return: False if no action was taken twice in one state
+        """
+        self._merge_outcomes()
+        # Outcomes of the same action in the same state stand beside each other.
+        is_same_pair = self._keys[1:] >> 32 == self._keys[:-1] >> 32
+        next_state_ids = (self._keys & 0xFFFFFFFF) >> 1
+        differs = next_state_ids[1:] != next_state_ids[:-1]
+        return bool((is_same_pair & differs).any())
+
     def forget(self) -> None:
         """Forget all transitions, because states have got other ids."""
         self._clear()

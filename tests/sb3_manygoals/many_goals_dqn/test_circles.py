@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_manygoals.many_goals_dqn.circles import Circles
-from sb3_manygoals.world import UNKNOWN
+from sb3_manygoals.world import UNKNOWN, ExactStates, WorldModel
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, td_model
 from tests.sb3_manygoals.test_moved_environments import Masked
 from tests.sb3_manygoals.worlds import Corridor, Dusty
@@ -35,6 +36,51 @@ def test_a_state_closes_a_circle_if_it_was_met_since_the_goal_was_set(steps, sav
             saved = circles.get_checkpoint_state()
             circles = Circles(N_ENVS)
             circles.set_checkpoint_state(saved)
+
+
+def world_of(outcomes):
+    """Return a model of transitions from state 0 by action 0 to these states."""
+    states = ExactStates(spaces.Discrete(8), 8)
+    states.add(np.arange(8))
+    world = WorldModel(states, 1)
+    record(world, outcomes)
+    return world
+
+
+def record(world, outcomes):
+    """Record transitions from state 0 by action 0 to these states."""
+    n = len(outcomes)
+    zeros = np.zeros(n, np.int64)
+    world.record(zeros, zeros, np.array(outcomes, np.int64), np.zeros(n), np.zeros(n, np.bool_))
+
+
+def test_nothing_is_certain_once_chance_was_seen_in_a_world_that_is_twice_as_well_known():
+    world = world_of([])
+    circles = Circles(N_ENVS)
+    assert circles.are_certain(world)
+    record(world, [1, 1])
+    assert circles.are_certain(world)
+    record(world, [2])
+    # The world is looked at again with four transitions.
+    assert circles.are_certain(world)
+    saved = circles.get_checkpoint_state()
+    circles = Circles(N_ENVS)
+    circles.set_checkpoint_state(saved)
+    assert circles.are_certain(world)
+    record(world, [1])
+    assert not circles.are_certain(world)
+    saved = circles.get_checkpoint_state()
+    circles = Circles(N_ENVS)
+    circles.set_checkpoint_state(saved)
+    assert not circles.are_certain(world_of([1]))
+
+
+def test_checkpoints_from_before_chance_was_looked_for_go_on():
+    circles = Circles(1)
+    assert circles.are_certain(world_of([1]))
+    circles.set_checkpoint_state({"acted_in": [np.array([3])]})
+    assert not circles.are_certain(world_of([1, 2]))
+    assert circles.visit(np.array([3])).all()
 
 
 class Stays(Corridor):
@@ -91,6 +137,23 @@ def test_no_action_is_random_without_exploration(monkeypatch):
     model = td_model(env, targets={"goal_sampling": "segments"}, **{**SETTINGS, **exploration})
     _, actions = actions_of(model, env, monkeypatch)
     assert (actions == 2).all()
+
+
+def test_no_action_is_random_where_chance_decides_what_follows(monkeypatch):
+    class Slips(Stays):
+        """At every third step, the agent also goes to the left."""
+
+        def step(self, action):
+            after = super().step(action)
+            if len(self.taken) % 3 == 0:
+                after = super().step(0)
+                self.taken.pop()
+            return after
+
+    env = Slips()
+    model = td_model(env, targets={"goal_sampling": "segments"}, **SETTINGS)
+    _, actions = actions_of(model, env, monkeypatch)
+    assert (actions[200:] == 2).all()
 
 
 def test_the_agent_of_the_paper_goes_on_in_circles(monkeypatch):

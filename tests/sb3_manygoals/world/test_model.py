@@ -72,6 +72,11 @@ def check(world, batches_of_transitions):
         assert world.arrival_rewards[state] == pytest.approx(total)
         assert world.arrival_ends[state] == ends
 
+    after = {}
+    for here, action, there, _ in outcomes:
+        after.setdefault((here, action), set()).add(there)
+    assert world.has_chance() == any(len(states) > 1 for states in after.values())
+
     means = world.mean_rewards
     assert means.shape == (len(world.identity),)
     for state, mean in enumerate(means):
