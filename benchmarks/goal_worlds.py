@@ -16,11 +16,18 @@ from stable_baselines3.common.type_aliases import GymEnv
 
 import gym_twoRooms  # noqa: F401 - registers its worlds
 from benchmarks.goal_sets import RandomSets
-from benchmarks.puzzles import NewLayouts, RandomGoalBits, SlidingPuzzle, WiredBits
+from benchmarks.puzzles import (
+    LayoutPictures,
+    NewLayouts,
+    RandomGoalBits,
+    SlidingPuzzle,
+    WiredBits,
+)
 from benchmarks.sensors import NearObservations, NoisyRoom, random_observations
 from gym_twoRooms.goals import agent_cell, agent_cell_and_doors, agent_surroundings
 from gym_twoRooms.mdp import TwoRoomsMDP
 from sb3_manygoals import DiscreteActions, GymnasiumVecEnv, NoEnv, RepeatAction, Transitions
+from sb3_manygoals.networks import MultiInputExtractor
 from sb3_manygoals.validation import check_action_space
 
 _PAPER_MAP = "TwoRoomsSwitch-v0"
@@ -314,6 +321,13 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
         make = functools.partial(NewLayouts, name)
         return GoalWorld(make, 200_000, "MultiInputPolicy", goal_env=make, her=_HER_FOR_BITS)
 
+    def pictures(name: str) -> GoalWorld:
+        make = functools.partial(LayoutPictures, name)
+        # SB3's own extractor takes no images as small as these.
+        network = {"net_arch": [256, 256, 256], "features_extractor_class": MultiInputExtractor}
+        her = {**_HER_FOR_BITS, "policy_kwargs": network}
+        return GoalWorld(make, 200_000, "MultiInputPolicy", goal_env=make, her=her)
+
     def room(distance: float) -> GoalWorld:
         make = functools.partial(NoisyRoom, distance)
         return GoalWorld(make, 60_000, "MultiInputPolicy", goal_env=make)
@@ -382,4 +396,6 @@ def worlds() -> dict[str, Callable[[], GoalWorld]]:
         "puzzle-15": lambda: puzzle(4, (5, 10, 20)),
         "layouts-four-rooms": lambda: layouts("MiniGrid-FourRooms-v0"),
         "layouts-two-rooms": lambda: layouts("MiniGrid-MultiRoom-N2-S4-v0"),
+        "pictures-four-rooms": lambda: pictures("MiniGrid-FourRooms-v0"),
+        "pictures-two-rooms": lambda: pictures("MiniGrid-MultiRoom-N2-S4-v0"),
     }

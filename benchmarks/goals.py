@@ -52,7 +52,8 @@ class GoalsConfig:
     agent-cell-and-doors-keyed, near-cell-keyed, sets, maze-umaze, maze-medium, maze-large,
     car, room-.05, room-.05-keyed, room-.1, near-pole, near-acrobot, near-car, near-lander,
     random-bits-15, random-bits-20, random-bits-30, random-bits-40, wired-bits-12, wired-bits-20,
-    puzzle-8, puzzle-15, layouts-four-rooms or layouts-two-rooms."""
+    puzzle-8, puzzle-15, layouts-four-rooms, layouts-two-rooms, pictures-four-rooms or
+    pictures-two-rooms."""
     agent: Literal["default", "td", "her", "sac", "random"] = "default"
     """ManyGoalsDQN as it is, the same with TDTargets, SB3's DQN with HerReplayBuffer, SB3's SAC
     with it, which takes continuous actions, in mazes, or random actions."""

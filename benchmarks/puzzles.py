@@ -315,3 +315,61 @@ class NewLayouts(EqualGoalEnv):
         seen = self._seen()
         reward = float(self.compute_reward(seen["achieved_goal"], seen["desired_goal"], {}))
         return seen, reward, reward == 0.0, truncated, {"is_success": reward == 0.0}
+
+
+class LayoutPictures(gym.ObservationWrapper[Any, Any, Any]):
+    """
+    The same world as pictures with a pixel for each cell. A channel is 255 where something is: a
+    wall, a closed door, or the agent that looks in one of four directions. Goals have two channels:
+    walls, and the agent's cell.
+
+    :param name: id of the world
+    """
+
+    _DIRECTIONS = 4
+
+    def __init__(self, name: str) -> None:
+        layouts = NewLayouts(name)
+        super().__init__(layouts)
+        self._shape = (layouts._env.height, layouts._env.width)
+        goals = spaces.Box(0, 255, (*self._shape, 2), np.uint8)
+        n_channels = 2 + self._DIRECTIONS
+        self.observation_space = spaces.Dict(
+            {
+                "observation": spaces.Box(0, 255, (*self._shape, n_channels), np.uint8),
+                "achieved_goal": goals,
+                "desired_goal": goals,
+            }
+        )
+
+    def observation(self, observation: dict[str, NDArray[np.int8]]) -> dict[str, NDArray[np.uint8]]:
+        """
+        Return an observation as pictures.
+
+        :param observation: as NewLayouts shows it
+        """
+        bits = observation["observation"]
+        channels = self._channels(bits[: -self._DIRECTIONS])
+        walls, agent, doors = np.moveaxis(channels, 2, 0)
+        directions = agent[..., None] * bits[-self._DIRECTIONS :].astype(np.uint8)
+        return {
+            "observation": np.concatenate([np.stack([walls, doors], axis=2), directions], axis=2),
+            "achieved_goal": self._channels(observation["achieved_goal"]),
+            "desired_goal": self._channels(observation["desired_goal"]),
+        }
+
+    def _channels(self, bits: NDArray[np.int8]) -> NDArray[np.uint8]:
+        """Return a picture of which each channel is a part of these bits, a bit for each cell."""
+        channels = np.moveaxis(bits.reshape(-1, *self._shape), 0, 2)
+        return channels.astype(np.uint8) * np.uint8(255)
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """
+        Return 0 where the goal is reached, and else -1.
+
+        :param achieved_goal: pictures, shape (*batch, H, W, 2)
+        :param desired_goal: pictures, the same shape
+        :param info: not used
+        """
+        differs = np.not_equal(achieved_goal, desired_goal).any(axis=(-3, -2, -1))
+        return -np.asarray(differs, np.float64)

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch as th
@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, CombinedExtractor
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
@@ -25,6 +25,7 @@ ATARI_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Convolutions of the Nature DQN, which the paper uses for Atari."""
 CNN_FROM = 36
 """Images with at least so many pixels on each side go through ``ATARI_LAYERS`` by default."""
+_SMALL_IMAGE_CHANNELS = 32
 
 
 def channels_are_last(image_space: spaces.Box) -> bool:
@@ -186,7 +187,8 @@ class PackedPreprocess(nn.Module):
     """
     Prepares observations of several arrays, each part as :class:`Preprocess` does.
 
-    ``space`` is the space of the prepared parts, for SB3's ``CombinedExtractor``.
+    ``space`` is the space of the prepared parts, for SB3's ``CombinedExtractor`` or
+    :class:`MultiInputExtractor`.
 
     :param observation_space: space of the packed observations
     :param normalize_images: whether to divide images by 255
@@ -257,13 +259,37 @@ class PackedPreprocess(nn.Module):
         return {name: self.parts[name](part) for name, part in parts.items()}
 
 
-def _extractor_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """Return a space that makes ``CombinedExtractor`` flatten images too small for its CNN."""
+class _SmallImages(spaces.Box):
+    """
+    Images, channels first, that are too small for SB3's CNN. SB3 does not take them for images, so
+    its ``CombinedExtractor`` flattens them.
+
+    :param shape: shape of the images, (C, H, W)
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(0.0, 1.0, shape, np.float32)
+
+
+def is_small_image_space(space: spaces.Space[Any]) -> TypeGuard[spaces.Box]:
+    """
+    Return whether observations are images with fewer than ``CNN_FROM`` pixels on a side.
+
+    :param space: a space of prepared observations, so that channels of images come first
+    """
+    if isinstance(space, _SmallImages):
+        return True
     if not isinstance(space, spaces.Box) or not is_image_space(space):
-        return space
-    if min(space.shape[1:]) >= CNN_FROM:
-        return space
-    return spaces.Box(0.0, 1.0, space.shape, np.float32)
+        return False
+    return min(space.shape[1:]) < CNN_FROM
+
+
+def _extractor_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """Return the space of a part as extractors shall see it: small images are marked."""
+    if is_small_image_space(space):
+        assert space.shape is not None
+        return _SmallImages(space.shape)
+    return space
 
 
 def make_preprocess(
@@ -350,6 +376,68 @@ class PaddedCNN(BaseFeaturesExtractor):
             # The backward pass is faster with channels last in memory.
             observations = observations.contiguous(memory_format=th.channels_last)
         return self.net(observations)  # type: ignore[no-any-return]
+
+
+class SmallImageCNN(BaseFeaturesExtractor):
+    """
+    Two convolutions of 3x3 for small images, such as grids, each followed by GELU. The second one
+    halves both sides. So what is next to each other is learned once for all places: in worlds whose
+    walls are drawn anew for each episode, it holds for walls that were never seen.
+
+    Elements that are hardly ever other than 0 should be standardized, as :class:`Preprocess` does.
+
+    :param observation_space: images of any size, channels first, shape (C, H, W)
+    """
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        channels, height, width = observation_space.shape
+        n_features = _SMALL_IMAGE_CHANNELS * ((height + 1) // 2) * ((width + 1) // 2)
+        super().__init__(observation_space, n_features)
+        self.net = nn.Sequential(
+            nn.Conv2d(channels, _SMALL_IMAGE_CHANNELS, 3, padding=1),
+            nn.GELU(),
+            nn.Conv2d(_SMALL_IMAGE_CHANNELS, _SMALL_IMAGE_CHANNELS, 3, stride=2, padding=1),
+            nn.GELU(),
+            nn.Flatten(),
+        )
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        """
+        Compute the features of images.
+
+        :param observations: float32, shape (B, C, H, W)
+        :return: features, shape (B, features_dim)
+        """
+        if observations.device.type == "cpu" and th.is_grad_enabled():
+            # The backward pass is faster with channels last in memory.
+            observations = observations.contiguous(memory_format=th.channels_last)
+        return self.net(observations)  # type: ignore[no-any-return]
+
+
+class MultiInputExtractor(CombinedExtractor):
+    """
+    SB3's ``CombinedExtractor``, with :class:`SmallImageCNN` for images with fewer than 36 pixels on
+    a side. SB3's policies can use it, too.
+
+    :param observation_space: the parts of observations, images with channels first
+    :param cnn_output_dim: number of features of each larger image
+    :param normalized_image: whether larger images are numbers from 0 to 1
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Dict,
+        cnn_output_dim: int = 256,
+        normalized_image: bool = False,
+    ) -> None:
+        parts = {name: _extractor_space(part) for name, part in observation_space.spaces.items()}
+        super().__init__(spaces.Dict(parts), cnn_output_dim, normalized_image)
+        self._observation_space = observation_space
+        for name, part in parts.items():
+            if isinstance(part, _SmallImages):
+                small = SmallImageCNN(part)
+                self.extractors[name] = small
+                self._features_dim += small.features_dim - int(np.prod(part.shape))
 
 
 def _padding(size: int, kernel: int, stride: int) -> int:

@@ -13,22 +13,21 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.torch_layers import (
-    BaseFeaturesExtractor,
-    CombinedExtractor,
-    FlattenExtractor,
-)
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from sb3_manygoals.networks import (
     CNN_FROM,
     DistanceQNetwork,
+    MultiInputExtractor,
     PackedPreprocess,
     PaddedCNN,
     Preprocess,
+    SmallImageCNN,
     UniversalQNetwork,
     check_image_space,
+    is_small_image_space,
     make_preprocess,
     make_trunk,
 )
@@ -185,7 +184,12 @@ class ManyGoalsPolicy(BasePolicy):
         assert isinstance(self.observation_space, spaces.Dict)
         space = self.observation_space["desired_goal"]
         preprocess = make_preprocess(space, self.normalize_images, self.standardize)
-        extractor = FlattenExtractor(preprocess.space)
+        extractor: BaseFeaturesExtractor
+        has_convolutions = issubclass(self.features_extractor_class, MultiInputExtractor)
+        if has_convolutions and is_small_image_space(preprocess.space):
+            extractor = SmallImageCNN(preprocess.space)
+        else:
+            extractor = FlattenExtractor(preprocess.space)
         net_arch = self.net_arch or _GOAL_NET_ARCH
         return make_trunk(preprocess, extractor, net_arch, self.activation_fn, self.ortho_init)
 
@@ -450,8 +454,10 @@ class CnnPolicy(ManyGoalsPolicy):
 
 class MultiInputPolicy(ManyGoalsPolicy):
     """
-    The policy for observations that are several arrays: those of a GoalEnv, and Dicts. SB3's
-    ``CombinedExtractor`` sees the parts. Images with fewer than 36 pixels on a side are flattened.
+    The policy for observations that are several arrays: those of a GoalEnv, and Dicts. By default,
+    images with fewer than 36 pixels on a side go through small convolutions
+    (:class:`~sb3_manygoals.networks.MultiInputExtractor`). SB3's ``CombinedExtractor`` flattens
+    them if it is given.
 
     :param observation_space: Dict of observation, achieved_goal and desired_goal, as the goal
         wrappers make it
@@ -476,5 +482,5 @@ class MultiInputPolicy(ManyGoalsPolicy):
                 '"CnnPolicy" for images and "MlpPolicy" for vectors'
             )
         if kwargs.get("features_extractor_class") is None:
-            kwargs["features_extractor_class"] = CombinedExtractor
+            kwargs["features_extractor_class"] = MultiInputExtractor
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)

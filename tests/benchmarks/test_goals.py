@@ -11,7 +11,7 @@ from benchmarks import goals
 from benchmarks.goal_sets import RandomSets
 from benchmarks.goal_worlds import Clock, NearestColors, car_cells, record, worlds
 from benchmarks.goals import GoalsConfig
-from benchmarks.puzzles import NewLayouts, SlidingPuzzle, WiredBits
+from benchmarks.puzzles import LayoutPictures, NewLayouts, SlidingPuzzle, WiredBits
 from benchmarks.sensors import NearObservations, NoisyRoom, random_observations
 from benchmarks.told_tasks import GAMMA, returns
 from benchmarks.worlds import SettingError
@@ -315,6 +315,39 @@ def test_goals_are_in_the_layout_of_the_episode(name):
         np.testing.assert_array_equal(seen["achieved_goal"], seen["observation"][: 2 * n_cells])
         assert not np.array_equal(seen["achieved_goal"], seen["desired_goal"])
     assert len(layouts) > 5
+
+
+@pytest.mark.parametrize("name", ["MiniGrid-FourRooms-v0", "MiniGrid-MultiRoom-N2-S4-v0"])
+def test_pictures_show_what_bits_say(name):
+    pytest.importorskip("minigrid")
+    env = LayoutPictures(name)
+    bits = NewLayouts(name)
+    for action in (0, 1, 2, 3):
+        env.reset(seed=action)
+        bits.reset(seed=action)
+        picture, reward, *ends = env.step(action)
+        row, *expected = bits.step(action)
+        assert env.observation_space.contains(picture)
+        assert [reward, *ends] == expected
+        seen = picture["observation"] // 255
+        height, width, _ = seen.shape
+        walls, agent, doors = row["observation"][:-4].reshape(3, height, width)
+        np.testing.assert_array_equal(seen[..., 0], walls)
+        np.testing.assert_array_equal(seen[..., 1], doors)
+        directions = np.argwhere(seen[..., 2:])
+        assert directions.tolist() == [[*np.argwhere(agent)[0], row["observation"][-4:].argmax()]]
+        for key in ("achieved_goal", "desired_goal"):
+            channels = row[key].reshape(2, height, width)
+            np.testing.assert_array_equal(picture[key] // 255, np.moveaxis(channels, 0, 2))
+
+
+def test_a_picture_is_reached_by_an_equal_one():
+    pytest.importorskip("minigrid")
+    env = LayoutPictures("MiniGrid-FourRooms-v0")
+    goals = [env.reset(seed=seed)[0]["desired_goal"] for seed in (0, 1)]
+    assert env.compute_reward(goals[0], goals[0], {}) == 0.0
+    batch = env.compute_reward(np.stack(goals), np.stack([goals[0]] * 2), {})
+    assert batch.tolist() == [0.0, -1.0]
 
 
 def test_doors_and_steps_of_a_layout_are_shown():

@@ -1,15 +1,24 @@
 """Tests of the networks."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3 import DQN
 from stable_baselines3.common.torch_layers import NatureCNN
 from torch import nn
 
 from sb3_manygoals.goals.wrapper import goal_observation_space as goal_space
 from sb3_manygoals.many_goals_dqn import CnnPolicy, MlpPolicy
-from sb3_manygoals.networks import ATARI_LAYERS, MASTERY_LAYERS, PaddedCNN, Preprocess
+from sb3_manygoals.networks import (
+    ATARI_LAYERS,
+    MASTERY_LAYERS,
+    MultiInputExtractor,
+    PaddedCNN,
+    Preprocess,
+    SmallImageCNN,
+)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +62,53 @@ def test_the_network_with_atari_layers_is_the_nature_cnn():
         th.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-4)
     with th.no_grad():
         th.testing.assert_close(ours(frames), nature(frames))
+
+
+@pytest.mark.parametrize(("height", "width"), [(19, 19), (7, 10), (1, 2)])
+def test_convolutions_of_small_images_see_the_same_in_all_places(height, width):
+    th.manual_seed(0)
+    extractor = SmallImageCNN(spaces.Box(0, 255, (2, height, width), np.uint8))
+    places = th.arange(height * width)
+    pictures = th.zeros(height * width, 2, height, width)
+    pictures[places, 1, places // width, places % width] = 1.0
+    empty = extractor(th.zeros(1, 2, height, width))
+    features = extractor(pictures)
+    assert features.shape == (height * width, extractor.features_dim)
+    # A pixel changes what is seen in its neighborhood, and there alone.
+    differs = (features - empty).abs().view(height * width, 32, -1).amax(dim=1) > 1e-7
+    assert differs.any(dim=1).all()
+    assert (differs.sum(dim=1) <= 9).all()
+    if height == 19:
+        # Two places to the right, the same features are one column further.
+        columns = features.view(height, width, 32, 10, 10)
+        th.testing.assert_close(columns[8, 8, :, :, 3:6], columns[8, 10, :, :, 4:7])
+
+
+def test_sb3_can_use_convolutions_of_small_images(tmp_path):
+    class Seen(gym.Env):
+        """One picture of 7x7 pixels and one number."""
+
+        observation_space = spaces.Dict(
+            {"picture": spaces.Box(0, 255, (7, 7, 3), np.uint8), "number": spaces.Discrete(4)}
+        )
+        action_space = spaces.Discrete(2)
+
+        def reset(self, **_):
+            return self.observation_space.sample(), {}
+
+        def step(self, action):
+            return self.observation_space.sample(), float(action), False, True, {}
+
+    settings = {"features_extractor_class": MultiInputExtractor}
+    model = DQN("MultiInputPolicy", Seen(), learning_starts=8, policy_kwargs=settings).learn(32)
+    extractor = model.q_net.features_extractor
+    assert extractor.features_dim == 32 * 4 * 4 + 4
+    model.save(tmp_path / "model")
+    seen = Seen().observation_space.sample()
+    assert (
+        DQN.load(tmp_path / "model").predict(seen, deterministic=True)[0]
+        == (model.predict(seen, deterministic=True)[0])
+    )
 
 
 @pytest.mark.parametrize("head", ["bilinear", "distance"])

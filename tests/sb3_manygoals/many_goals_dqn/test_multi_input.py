@@ -11,10 +11,16 @@ from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.torch_layers import CombinedExtractor, NatureCNN
+from stable_baselines3.common.torch_layers import (
+    CombinedExtractor,
+    FlattenExtractor,
+    NatureCNN,
+)
 
 from sb3_manygoals import GoalBufferWrapper, ManyGoalsDQN
-from sb3_manygoals.many_goals_dqn import GoalPolicy, TDTargets
+from sb3_manygoals.many_goals_dqn import GoalPolicy, MultiInputPolicy, TDTargets
+from sb3_manygoals.networks import SmallImageCNN
+from sb3_manygoals.packing import PackedSpace
 from tests.sb3_manygoals.checkpoint.resuming import assert_the_end_is_the_same
 from tests.sb3_manygoals.goal_worlds import LEFT, RIGHT, Dense, Room, Sparse
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, parameters, reloaded
@@ -186,10 +192,10 @@ def test_pictures_and_numbers_beside_each_other(side):
     model.learn(320)
     extractor = model.q_net.trunk[1]
     assert isinstance(extractor, CombinedExtractor)
-    # Small pictures are flattened, and large ones go through convolutions.
-    is_cnn = isinstance(extractor.extractors["picture"], NatureCNN)
-    assert is_cnn == (side == 40)
-    assert extractor.features_dim == (256 if is_cnn else 7 * 7 * 3) + 4
+    # Small pictures go through smaller convolutions than large ones.
+    kind = NatureCNN if side == 40 else SmallImageCNN
+    assert isinstance(extractor.extractors["picture"], kind)
+    assert extractor.features_dim == (256 if side == 40 else 32 * 4 * 4) + 4
     assert len(model.goal_buffer) == 12
     # From each state to each other one, by an action that is on a shortest way.
     states = [(place, wheel) for place in range(3) for wheel in range(4)]
@@ -207,6 +213,23 @@ def test_pictures_and_numbers_beside_each_other(side):
     if side == 7:
         chosen = np.array(actions(model, shown))
         assert np.where(chosen == 0, turns, moves).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [({}, SmallImageCNN), ({"features_extractor_class": CombinedExtractor}, FlattenExtractor)],
+)
+def test_small_pictures_that_are_goals_go_through_convolutions_by_default(settings, kind):
+    packed = PackedSpace(spaces.Dict({"observation": spaces.MultiBinary(3)}))
+    picture = spaces.Box(0, 255, (3, 9, 1), np.uint8)
+    space = spaces.Dict({"observation": packed, "achieved_goal": picture, "desired_goal": picture})
+    policy = MultiInputPolicy(space, spaces.Discrete(2), lambda _: 1e-3, **settings)
+    assert isinstance(policy.q_net.goal_trunk[1], kind)
+    obs = {
+        "observation": np.stack([packed.sample() for _ in range(4)]),
+        "desired_goal": np.stack([picture.sample() for _ in range(4)]),
+    }
+    assert policy.predict(obs)[0].shape == (4,)
 
 
 def test_networks_see_the_parts_as_sb3_prepares_them():
