@@ -23,9 +23,11 @@ from torch import nn
 from benchmarks import recording
 from benchmarks.puzzles import NewLayouts
 from sb3_manygoals.losses import near_weights, nearness, pairwise_td_targets, widen_action_gaps
-from sb3_manygoals.networks import DistanceQNetwork, Preprocess
+from sb3_manygoals.networks import DistanceQNetwork, Preprocess, SmallImageCNN
 
 STEPS_OF_EPISODE = 100
+# Height and width of FourRooms, in cells.
+SIDE = 19
 # The rewards of a goal that is reached, and of another step.
 REWARDS = (0.0, -0.1)
 BATCH_SIZE = 128
@@ -52,6 +54,8 @@ class Settings:
     again: bool = False
     """Whether inputs are standardized again each time twice as many steps would have been made,
     with 0.3 updates for each step."""
+    convolutions: bool = False
+    """Whether the network sees pictures through convolutions, in place of bits."""
 
 
 class Layout:
@@ -145,11 +149,53 @@ class Data:
         return th.as_tensor(np.concatenate(shown))
 
 
-def make_trunk(rows: th.Tensor) -> nn.Module:
-    """Return two layers of 512 for such rows."""
-    preprocess = Preprocess(spaces.MultiBinary(rows.shape[1]), standardize=True)
-    layers = (nn.Linear(rows.shape[1], 512), nn.GELU(), nn.Linear(512, 512), nn.GELU())
-    return nn.Sequential(preprocess, *layers)
+class PreprocessPictures(Preprocess):
+    """
+    Makes pictures of rows of bits, and prepares these. A channel is 255 where something is: a wall,
+    the agent or, if rows have them, the agent that looks in one of four directions.
+
+    :param side: height and width of the grid
+    :param has_directions: whether rows end with closed doors and a direction. Doors are left out
+    """
+
+    def __init__(self, side: int, has_directions: bool) -> None:
+        self.n_channels = 6 if has_directions else 2
+        shape = (self.n_channels, side, side)
+        super().__init__(spaces.Box(0, 255, shape, np.uint8), standardize=True)
+
+    def _pictures(self, rows: th.Tensor) -> th.Tensor:
+        """Return pictures, uint8, shape (B, C, H, W)."""
+        _, height, width = self.space.shape
+        bits = rows.to(th.uint8) * 255
+        n_cells = height * width
+        channels = bits[:, : 2 * n_cells].view(-1, 2, height, width)
+        if self.n_channels == 2:
+            return channels
+        directions = rows[:, 3 * n_cells :].to(th.uint8)
+        looks = channels[:, 1:] * directions[:, :, None, None]
+        return th.cat([channels, looks], dim=1)
+
+    def fit(self, observations: th.Tensor) -> None:
+        """Standardize by these rows from now on."""
+        super().fit(self._pictures(observations))
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        """Return prepared pictures."""
+        return super().forward(self._pictures(observations))
+
+
+def make_trunk(rows: th.Tensor, has_convolutions: bool = False) -> nn.Module:
+    """Return two layers of 512 for such rows, after convolutions if there are any."""
+    n_features = rows.shape[1]
+    if has_convolutions:
+        pictures = PreprocessPictures(SIDE, has_directions=n_features > 2 * SIDE**2)
+        cnn = SmallImageCNN(pictures.space)
+        n_features = cnn.features_dim
+        first: tuple[nn.Module, ...] = (pictures, cnn)
+    else:
+        first = (Preprocess(spaces.MultiBinary(n_features), standardize=True),)
+    layers = (nn.Linear(n_features, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU())
+    return nn.Sequential(*first, *layers)
 
 
 def chance(layouts: list[Layout]) -> float:
@@ -190,7 +236,10 @@ def learn(settings: Settings, data: Data, new_layouts: list[Layout]) -> list[dic
     """Make the updates; return how good greedy actions are after each quarter of them."""
     th.manual_seed(settings.seed)
     rng = np.random.default_rng(settings.seed)
-    net = DistanceQNetwork(make_trunk(data.observations), 512, 3, 128, make_trunk(data.goals), 512)
+    trunk, goal_trunk = (
+        make_trunk(rows, settings.convolutions) for rows in (data.observations, data.goals)
+    )
+    net = DistanceQNetwork(trunk, 512, 3, 128, goal_trunk, 512)
     target = copy.deepcopy(net).requires_grad_(False)
 
     def standardize(n: int) -> None:
