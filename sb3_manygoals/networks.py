@@ -381,10 +381,11 @@ class PaddedCNN(BaseFeaturesExtractor):
 class SmallImageCNN(BaseFeaturesExtractor):
     """
     Two convolutions of 3x3 for small images, such as grids, each followed by GELU. The second one
-    halves both sides. So what is next to each other is learned once for all places: in worlds whose
-    walls are drawn anew for each episode, it holds for walls that were never seen.
+    halves both sides. The same weights see all places, so what was learned of neighbors in one
+    place helps in others, as where walls are drawn anew for each episode.
 
-    Elements that are hardly ever other than 0 should be standardized, as :class:`Preprocess` does.
+    Elements that are hardly ever other than 0 should be standardized, as :class:`Preprocess` does,
+    each pixel by itself.
 
     :param observation_space: images of any size, channels first, shape (C, H, W)
     """
@@ -417,7 +418,7 @@ class SmallImageCNN(BaseFeaturesExtractor):
 class MultiInputExtractor(CombinedExtractor):
     """
     SB3's ``CombinedExtractor``, with :class:`SmallImageCNN` for images with fewer than 36 pixels on
-    a side. SB3's policies can use it, too.
+    at least one side. SB3's policies can use it, too.
 
     :param observation_space: the parts of observations, images with channels first
     :param cnn_output_dim: number of features of each larger image
@@ -430,14 +431,17 @@ class MultiInputExtractor(CombinedExtractor):
         cnn_output_dim: int = 256,
         normalized_image: bool = False,
     ) -> None:
-        parts = {name: _extractor_space(part) for name, part in observation_space.spaces.items()}
+        parts = dict(observation_space.spaces)
+        small_images = {name: part for name, part in parts.items() if is_small_image_space(part)}
+        for name, part in small_images.items():
+            # SB3 never takes vectors for images.
+            parts[name] = spaces.Box(0.0, 1.0, (int(np.prod(part.shape)),), np.float32)
         super().__init__(spaces.Dict(parts), cnn_output_dim, normalized_image)
         self._observation_space = observation_space
-        for name, part in parts.items():
-            if isinstance(part, _SmallImages):
-                small = SmallImageCNN(part)
-                self.extractors[name] = small
-                self._features_dim += small.features_dim - int(np.prod(part.shape))
+        for name, part in small_images.items():
+            cnn = SmallImageCNN(part)
+            self.extractors[name] = cnn
+            self._features_dim += cnn.features_dim - int(np.prod(part.shape))
 
 
 def _padding(size: int, kernel: int, stride: int) -> int:

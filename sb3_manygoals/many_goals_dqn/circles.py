@@ -16,10 +16,10 @@ class Circles:
     Tells where an agent goes in circles: where it is back in a state in which it has already acted
     on the way to the same goal. The way that it took from there has not led to the goal.
 
-    Where chance decides what an action leads to, the same way may lead to the goal the next time.
-    So the agent may come back without going in circles (:meth:`are_certain`).
+    In a world with chance, the same way may lead to the goal the next time. So an agent that comes
+    back need not go in circles. :meth:`are_certain` tells whether it does.
 
-    Where states get other ids, make a new object.
+    Where states get other ids, or environments begin anew, make a new object.
 
     :param n_envs: number of environments, n
     """

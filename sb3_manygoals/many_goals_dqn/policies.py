@@ -183,9 +183,13 @@ class ManyGoalsPolicy(BasePolicy):
         """Return layers from goals to features, and the number of features."""
         assert isinstance(self.observation_space, spaces.Dict)
         space = self.observation_space["desired_goal"]
-        preprocess = make_preprocess(space, self.normalize_images, self.standardize)
+        preprocess = make_preprocess(
+            space, self.normalize_images, self.standardize, self.channels_last
+        )
         extractor: BaseFeaturesExtractor
-        has_convolutions = issubclass(self.features_extractor_class, MultiInputExtractor)
+        kind = self.features_extractor_class
+        # SB3 also takes functions that make an extractor.
+        has_convolutions = isinstance(kind, type) and issubclass(kind, MultiInputExtractor)
         if has_convolutions and is_small_image_space(preprocess.space):
             extractor = SmallImageCNN(preprocess.space)
         else:
@@ -455,9 +459,10 @@ class CnnPolicy(ManyGoalsPolicy):
 class MultiInputPolicy(ManyGoalsPolicy):
     """
     The policy for observations that are several arrays: those of a GoalEnv, and Dicts. By default,
-    images with fewer than 36 pixels on a side go through small convolutions
-    (:class:`~sb3_manygoals.networks.MultiInputExtractor`). SB3's ``CombinedExtractor`` flattens
-    them if it is given.
+    images with fewer than 36 pixels on at least one side go through small convolutions
+    (:class:`~sb3_manygoals.networks.MultiInputExtractor`), also those that are goals. With another
+    ``features_extractor_class``, goals that are no observations are flattened. SB3's
+    ``CombinedExtractor`` flattens all small images.
 
     :param observation_space: Dict of observation, achieved_goal and desired_goal, as the goal
         wrappers make it
@@ -484,3 +489,28 @@ class MultiInputPolicy(ManyGoalsPolicy):
         if kwargs.get("features_extractor_class") is None:
             kwargs["features_extractor_class"] = MultiInputExtractor
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """
+        Load weights, as :meth:`ManyGoalsPolicy.load_state_dict` does.
+
+        :param state_dict: weights by their names
+        :param strict: whether all other names must be those of this policy
+        :param assign: whether to keep the tensors of ``state_dict`` instead of copying them
+        :return: the missing and the unexpected names
+        :raises ValueError: if weights are of a network that flattens small images, and this one has
+            convolutions for them
+        :raises RuntimeError: if weights do not fit this policy in another way
+        """
+        for name, module in self.named_modules():
+            has_convolutions = isinstance(module, SmallImageCNN)
+            if strict and has_convolutions and f"{name}.net.0.weight" not in state_dict:
+                raise ValueError(
+                    "the weights are of a network that flattens small images, as that of an "
+                    "earlier version did by default, and this one has convolutions for them: load "
+                    'the model with custom_objects={"policy_kwargs": '
+                    '{"features_extractor_class": CombinedExtractor}} and its other policy_kwargs'
+                )
+        return super().load_state_dict(state_dict, strict=strict, assign=assign)

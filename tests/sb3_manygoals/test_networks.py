@@ -84,7 +84,8 @@ def test_convolutions_of_small_images_see_the_same_in_all_places(height, width):
         th.testing.assert_close(columns[8, 8, :, :, 3:6], columns[8, 10, :, :, 4:7])
 
 
-def test_sb3_can_use_convolutions_of_small_images(tmp_path):
+@pytest.mark.parametrize("normalizes", [True, False])
+def test_sb3_can_use_convolutions_of_small_images(normalizes, tmp_path):
     class Seen(gym.Env):
         """One picture of 7x7 pixels and one number."""
 
@@ -99,16 +100,15 @@ def test_sb3_can_use_convolutions_of_small_images(tmp_path):
         def step(self, action):
             return self.observation_space.sample(), float(action), False, True, {}
 
-    settings = {"features_extractor_class": MultiInputExtractor}
+    settings = {"features_extractor_class": MultiInputExtractor, "normalize_images": normalizes}
     model = DQN("MultiInputPolicy", Seen(), learning_starts=8, policy_kwargs=settings).learn(32)
     extractor = model.q_net.features_extractor
     assert extractor.features_dim == 32 * 4 * 4 + 4
     model.save(tmp_path / "model")
+    loaded = DQN.load(tmp_path / "model")
     seen = Seen().observation_space.sample()
-    assert (
-        DQN.load(tmp_path / "model").predict(seen, deterministic=True)[0]
-        == (model.predict(seen, deterministic=True)[0])
-    )
+    values = [each.q_net(each.policy.obs_to_tensor(seen)[0]) for each in (model, loaded)]
+    th.testing.assert_close(*values)
 
 
 @pytest.mark.parametrize("head", ["bilinear", "distance"])

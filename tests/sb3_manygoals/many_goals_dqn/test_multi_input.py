@@ -232,6 +232,33 @@ def test_small_pictures_that_are_goals_go_through_convolutions_by_default(settin
     assert policy.predict(obs)[0].shape == (4,)
 
 
+def test_the_channels_of_goals_are_where_the_policy_says():
+    packed = PackedSpace(spaces.Dict({"observation": spaces.MultiBinary(3)}))
+    # The smallest axis would be taken for that of channels.
+    picture = spaces.Box(0, 255, (4, 9, 8), np.uint8)
+    space = spaces.Dict({"observation": packed, "achieved_goal": picture, "desired_goal": picture})
+    policy = MultiInputPolicy(space, spaces.Discrete(2), lambda _: 1e-3, channels_last=True)
+    assert policy.q_net.goal_trunk[1].net[0].in_channels == 8
+
+
+def test_weights_of_a_network_that_flattens_small_images_are_refused(tmp_path):
+    flat = {"features_extractor_class": CombinedExtractor}
+    old = multi(Room(), policy_kwargs=flat)
+    policy = multi(Room()).policy
+    with pytest.raises(ValueError, match="flattens small images, as that of an earlier version"):
+        policy.load_state_dict(old.policy.state_dict())
+    # A model that an earlier version saved says nothing of its extractor.
+    old.policy_kwargs = {key: value for key, value in old.policy_kwargs.items() if key not in flat}
+    old.save(tmp_path / "old")
+    with pytest.raises(ValueError, match="load the model with custom_objects"):
+        ManyGoalsDQN.load(tmp_path / "old")
+    loaded = ManyGoalsDQN.load(
+        tmp_path / "old", custom_objects={"policy_kwargs": {**old.policy_kwargs, **flat}}
+    )
+    for left, right in zip(parameters(loaded), parameters(old), strict=True):
+        th.testing.assert_close(left, right)
+
+
 def test_networks_see_the_parts_as_sb3_prepares_them():
     model = multi(Room(clock=True), policy_kwargs={"standardize": False})
     space = model.observation_space["observation"]
