@@ -326,7 +326,25 @@ def check_image_space(observation_space: spaces.Space[Any]) -> None:
         )
 
 
-class PaddedCNN(BaseFeaturesExtractor):
+class _ImageExtractor(BaseFeaturesExtractor):
+    """Turns images into features by the layers of ``net``, which a subclass makes."""
+
+    net: nn.Sequential
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        """
+        Compute the features of images.
+
+        :param observations: float32, shape (B, C, H, W)
+        :return: features, shape (B, features_dim)
+        """
+        if observations.device.type == "cpu" and th.is_grad_enabled():
+            # The backward pass is faster with channels last in memory.
+            observations = observations.contiguous(memory_format=th.channels_last)
+        return self.net(observations)  # type: ignore[no-any-return]
+
+
+class PaddedCNN(_ImageExtractor):
     """
     Convolutions that see every pixel, and one fully connected layer, each followed by ReLU.
 
@@ -365,20 +383,8 @@ class PaddedCNN(BaseFeaturesExtractor):
             *modules, nn.Flatten(), nn.Linear(channels * height * width, features_dim), nn.ReLU()
         )
 
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        """
-        Compute the features of images.
 
-        :param observations: float32, shape (B, C, H, W)
-        :return: features, shape (B, features_dim)
-        """
-        if observations.device.type == "cpu" and th.is_grad_enabled():
-            # The backward pass is faster with channels last in memory.
-            observations = observations.contiguous(memory_format=th.channels_last)
-        return self.net(observations)  # type: ignore[no-any-return]
-
-
-class SmallImageCNN(BaseFeaturesExtractor):
+class SmallImageCNN(_ImageExtractor):
     """
     Two convolutions of 3x3 for small images, such as grids, each followed by GELU. The second one
     halves both sides. The same weights see all places, so what was learned of neighbors in one
@@ -401,18 +407,6 @@ class SmallImageCNN(BaseFeaturesExtractor):
             nn.GELU(),
             nn.Flatten(),
         )
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        """
-        Compute the features of images.
-
-        :param observations: float32, shape (B, C, H, W)
-        :return: features, shape (B, features_dim)
-        """
-        if observations.device.type == "cpu" and th.is_grad_enabled():
-            # The backward pass is faster with channels last in memory.
-            observations = observations.contiguous(memory_format=th.channels_last)
-        return self.net(observations)  # type: ignore[no-any-return]
 
 
 class MultiInputExtractor(CombinedExtractor):
