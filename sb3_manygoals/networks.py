@@ -388,7 +388,7 @@ class SmallImageCNN(_ImageExtractor):
     """
     Two convolutions of 3x3 for small images, such as grids, each followed by GELU. The second one
     halves both sides. The same weights see all places, so what was learned of neighbors in one
-    place helps in others, as where walls are drawn anew for each episode.
+    place can help in others, as where walls are drawn anew for each episode.
 
     Elements that are hardly ever other than 0 should be standardized, as :class:`Preprocess` does,
     each pixel by itself.
