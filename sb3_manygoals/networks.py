@@ -25,7 +25,7 @@ ATARI_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Convolutions of the Nature DQN, which the paper uses for Atari."""
 CNN_FROM = 36
 """Images with at least so many pixels on each side go through ``ATARI_LAYERS`` by default."""
-_SMALL_IMAGE_CHANNELS = 32
+_SMALL_IMAGE_CHANNELS = 16
 
 
 def channels_are_last(image_space: spaces.Box) -> bool:
@@ -67,14 +67,17 @@ class Preprocess(nn.Module):
     Prepares observations for a network.
 
     Image channels come first, images are scaled to [0, 1], and discrete values become one-hot. Each
-    element can be standardized by the observations given to :meth:`fit`. ``space`` is the
-    observation space with image channels first.
+    element can be standardized by the observations given to :meth:`fit`, or each channel of small
+    images. ``space`` is the observation space with image channels first.
 
     :param observation_space: space of single observations, as the environment has it
     :param normalize_images: whether to divide images by 255
     :param standardize: whether to standardize, once :meth:`fit` was called
     :param channels_last: whether the last axis of images holds the channels; None:
         :func:`channels_are_last` decides
+    :param by_channel: whether all pixels of a channel of small images are standardized alike, so
+        that the same thing is the same number in all places. It should be if
+        :class:`SmallImageCNN` follows
     :raises ValueError: if ``channels_last`` is None and the shape of images does not tell
     """
 
@@ -88,6 +91,7 @@ class Preprocess(nn.Module):
         normalize_images: bool = True,
         standardize: bool = False,
         channels_last: bool | None = None,
+        by_channel: bool = False,
     ) -> None:
         super().__init__()
         self.normalize_images = normalize_images
@@ -103,6 +107,8 @@ class Preprocess(nn.Module):
                 low = observation_space.low.transpose(2, 0, 1)
                 high = observation_space.high.transpose(2, 0, 1)
                 self.space = spaces.Box(low, high, dtype=np.uint8)
+        # Axes over which mean and deviation are taken: observations, and with channels also pixels.
+        self._axes = (0, 2, 3) if by_channel and is_small_image_space(self.space) else (0,)
         if standardize:
             example = np.zeros(observation_space.shape or (), observation_space.dtype)
             shape = self._scaled(th.as_tensor(example)[None]).shape[1:]
@@ -144,10 +150,10 @@ class Preprocess(nn.Module):
             if self._is_wide:
                 self.offset.copy_(mean)
         scaled = self._scaled(observations)
-        deviation = scaled.std(dim=0, correction=0)
+        deviation = scaled.std(dim=self._axes, correction=0, keepdim=True)[0]
         varied = deviation > least
         typical = deviation[varied].median() if varied.any() else deviation.new_ones(())
-        self.mean.copy_(scaled.mean(dim=0))
+        self.mean.copy_(scaled.mean(dim=self._axes, keepdim=True)[0])
         self.scale.copy_(1.0 / th.where(varied, deviation.clamp(min=float(typical) / 2), typical))
 
     @th.no_grad()
@@ -195,6 +201,7 @@ class PackedPreprocess(nn.Module):
     :param standardize: whether to standardize, once :meth:`fit` was called
     :param channels_last: whether the last axis of images holds the channels; None:
         :func:`channels_are_last` decides
+    :param by_channel: whether all pixels of a channel of small images are standardized alike
     :raises ValueError: if ``channels_last`` is None and the shape of images does not tell, or torch
         allows no module to have the name of a part
     """
@@ -205,11 +212,12 @@ class PackedPreprocess(nn.Module):
         normalize_images: bool = True,
         standardize: bool = False,
         channels_last: bool | None = None,
+        by_channel: bool = False,
     ) -> None:
         super().__init__()
         self.packed = observation_space
         parts: dict[str, nn.Module] = {
-            name: Preprocess(part, normalize_images, standardize, channels_last)
+            name: Preprocess(part, normalize_images, standardize, channels_last, by_channel)
             for name, part in observation_space.parts.items()
         }
         try:
@@ -297,6 +305,7 @@ def make_preprocess(
     normalize_images: bool = True,
     standardize: bool = False,
     channels_last: bool | None = None,
+    by_channel: bool = False,
 ) -> Preprocess | PackedPreprocess:
     """
     Return the first layer of a trunk.
@@ -306,10 +315,12 @@ def make_preprocess(
     :param standardize: whether to standardize, once ``fit`` was called
     :param channels_last: whether the last axis of images holds the channels; None:
         :func:`channels_are_last` decides
+    :param by_channel: whether all pixels of a channel of small images are standardized alike
     """
+    settings = (normalize_images, standardize, channels_last, by_channel)
     if isinstance(observation_space, PackedSpace):
-        return PackedPreprocess(observation_space, normalize_images, standardize, channels_last)
-    return Preprocess(observation_space, normalize_images, standardize, channels_last)
+        return PackedPreprocess(observation_space, *settings)
+    return Preprocess(observation_space, *settings)
 
 
 def check_image_space(observation_space: spaces.Space[Any]) -> None:
@@ -390,8 +401,8 @@ class SmallImageCNN(_ImageExtractor):
     halves both sides. The same weights see all places, so what was learned of neighbors in one
     place can help in others, as where walls are drawn anew for each episode.
 
-    Elements that are hardly ever other than 0 should be standardized, as :class:`Preprocess` does,
-    each pixel by itself.
+    Channels that are hardly ever other than 0 should be standardized, as :class:`Preprocess` does
+    with ``by_channel``.
 
     :param observation_space: images of any size, channels first, shape (C, H, W)
     """

@@ -13,11 +13,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.torch_layers import (
-    BaseFeaturesExtractor,
-    CombinedExtractor,
-    FlattenExtractor,
-)
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
@@ -154,9 +150,7 @@ class ManyGoalsPolicy(BasePolicy):
         """Return a new network on the policy's device."""
         assert isinstance(self.observation_space, spaces.Dict)
         space = self.observation_space["observation"]
-        preprocess = make_preprocess(
-            space, self.normalize_images, self.standardize, self.channels_last
-        )
+        preprocess = self._make_preprocess(space)
         extractor = self.features_extractor_class(
             preprocess.space, **self.features_extractor_kwargs
         )
@@ -178,6 +172,23 @@ class ManyGoalsPolicy(BasePolicy):
         return network.to(self.device)
 
     @property
+    def _convolves_small_images(self) -> bool:
+        """Whether small images go through :class:`~sb3_manygoals.networks.SmallImageCNN`."""
+        kind = self.features_extractor_class
+        # SB3 also takes functions that make an extractor.
+        return isinstance(kind, type) and issubclass(kind, MultiInputExtractor)
+
+    def _make_preprocess(self, space: spaces.Space[Any]) -> Preprocess | PackedPreprocess:
+        """Return the first layer for observations or goals of a space."""
+        return make_preprocess(
+            space,
+            self.normalize_images,
+            self.standardize,
+            self.channels_last,
+            by_channel=self._convolves_small_images,
+        )
+
+    @property
     def goals_have_own_trunk(self) -> bool:
         """Whether goals are of another space than observations."""
         assert isinstance(self.observation_space, spaces.Dict)
@@ -187,14 +198,9 @@ class ManyGoalsPolicy(BasePolicy):
         """Return layers from goals to features, and the number of features."""
         assert isinstance(self.observation_space, spaces.Dict)
         space = self.observation_space["desired_goal"]
-        preprocess = make_preprocess(
-            space, self.normalize_images, self.standardize, self.channels_last
-        )
+        preprocess = self._make_preprocess(space)
         extractor: BaseFeaturesExtractor
-        kind = self.features_extractor_class
-        # SB3 also takes functions that make an extractor.
-        has_convolutions = isinstance(kind, type) and issubclass(kind, MultiInputExtractor)
-        if has_convolutions and is_small_image_space(preprocess.space):
+        if self._convolves_small_images and is_small_image_space(preprocess.space):
             extractor = SmallImageCNN(preprocess.space)
         else:
             extractor = FlattenExtractor(preprocess.space)
@@ -462,11 +468,11 @@ class CnnPolicy(ManyGoalsPolicy):
 
 class MultiInputPolicy(ManyGoalsPolicy):
     """
-    The policy for observations that are several arrays: those of a GoalEnv, and Dicts. SB3's
-    ``CombinedExtractor`` sees the parts. Images with fewer than 36 pixels on at least one side are
-    flattened. With a ``features_extractor_class`` of
-    :class:`~sb3_manygoals.networks.MultiInputExtractor`, they go through small convolutions, also
-    those that are goals. Goals that are no observations are flattened in all other cases.
+    The policy for observations that are several arrays: those of a GoalEnv, and Dicts. By default,
+    images with fewer than 36 pixels on at least one side go through small convolutions
+    (:class:`~sb3_manygoals.networks.MultiInputExtractor`), also those that are goals. With another
+    ``features_extractor_class``, goals that are no observations are flattened. SB3's
+    ``CombinedExtractor`` flattens all small images.
 
     :param observation_space: Dict of observation, achieved_goal and desired_goal, as the goal
         wrappers make it
@@ -491,5 +497,30 @@ class MultiInputPolicy(ManyGoalsPolicy):
                 '"CnnPolicy" for images and "MlpPolicy" for vectors'
             )
         if kwargs.get("features_extractor_class") is None:
-            kwargs["features_extractor_class"] = CombinedExtractor
+            kwargs["features_extractor_class"] = MultiInputExtractor
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """
+        Load weights, as :meth:`ManyGoalsPolicy.load_state_dict` does.
+
+        :param state_dict: weights by their names
+        :param strict: whether all other names must be those of this policy
+        :param assign: whether to keep the tensors of ``state_dict`` instead of copying them
+        :return: the missing and the unexpected names
+        :raises ValueError: if weights are of a network that flattens small images, and this one has
+            convolutions for them
+        :raises RuntimeError: if weights do not fit this policy in another way
+        """
+        for name, module in self.named_modules():
+            has_convolutions = isinstance(module, SmallImageCNN)
+            if strict and has_convolutions and f"{name}.net.0.weight" not in state_dict:
+                raise ValueError(
+                    "the weights are of a network that flattens small images, as that of an "
+                    "earlier version did by default, and this one has convolutions for them: load "
+                    'the model with custom_objects={"policy_kwargs": '
+                    '{"features_extractor_class": CombinedExtractor}} and its other policy_kwargs'
+                )
+        return super().load_state_dict(state_dict, strict=strict, assign=assign)

@@ -75,12 +75,12 @@ def test_convolutions_of_small_images_see_the_same_in_all_places(height, width):
     features = extractor(pictures)
     assert features.shape == (height * width, extractor.features_dim)
     # A pixel changes what is seen in its neighborhood, and there alone.
-    differs = (features - empty).abs().view(height * width, 32, -1).amax(dim=1) > 1e-7
+    differs = (features - empty).abs().view(height * width, 16, -1).amax(dim=1) > 1e-7
     assert differs.any(dim=1).all()
     assert (differs.sum(dim=1) <= 9).all()
     if height == 19:
         # Two places to the right, the same features are one column further.
-        columns = features.view(height, width, 32, 10, 10)
+        columns = features.view(height, width, 16, 10, 10)
         th.testing.assert_close(columns[8, 8, :, :, 3:6], columns[8, 10, :, :, 4:7])
 
 
@@ -103,7 +103,7 @@ def test_sb3_can_use_convolutions_of_small_images(normalizes, tmp_path):
     settings = {"features_extractor_class": MultiInputExtractor, "normalize_images": normalizes}
     model = DQN("MultiInputPolicy", Seen(), learning_starts=8, policy_kwargs=settings).learn(32)
     extractor = model.q_net.features_extractor
-    assert extractor.features_dim == 32 * 4 * 4 + 4
+    assert extractor.features_dim == 16 * 4 * 4 + 4
     model.save(tmp_path / "model")
     loaded = DQN.load(tmp_path / "model")
     seen = Seen().observation_space.sample()

@@ -19,7 +19,7 @@ from stable_baselines3.common.torch_layers import (
 
 from sb3_manygoals import GoalBufferWrapper, ManyGoalsDQN
 from sb3_manygoals.many_goals_dqn import GoalPolicy, MultiInputPolicy, TDTargets
-from sb3_manygoals.networks import MultiInputExtractor, SmallImageCNN
+from sb3_manygoals.networks import SmallImageCNN
 from sb3_manygoals.packing import PackedSpace
 from tests.sb3_manygoals.checkpoint.resuming import assert_the_end_is_the_same
 from tests.sb3_manygoals.goal_worlds import LEFT, RIGHT, Dense, Room, Sparse
@@ -192,10 +192,10 @@ def test_pictures_and_numbers_beside_each_other(side):
     model.learn(320)
     extractor = model.q_net.trunk[1]
     assert isinstance(extractor, CombinedExtractor)
-    # Small pictures are flattened, and large ones go through convolutions.
-    is_cnn = isinstance(extractor.extractors["picture"], NatureCNN)
-    assert is_cnn == (side == 40)
-    assert extractor.features_dim == (256 if is_cnn else 7 * 7 * 3) + 4
+    # Small pictures go through smaller convolutions than large ones.
+    kind = NatureCNN if side == 40 else SmallImageCNN
+    assert isinstance(extractor.extractors["picture"], kind)
+    assert extractor.features_dim == (256 if side == 40 else 16 * 4 * 4) + 4
     assert len(model.goal_buffer) == 12
     # From each state to each other one, by an action that is on a shortest way.
     states = [(place, wheel) for place in range(3) for wheel in range(4)]
@@ -217,9 +217,9 @@ def test_pictures_and_numbers_beside_each_other(side):
 
 @pytest.mark.parametrize(
     ("settings", "kind"),
-    [({}, FlattenExtractor), ({"features_extractor_class": MultiInputExtractor}, SmallImageCNN)],
+    [({}, SmallImageCNN), ({"features_extractor_class": CombinedExtractor}, FlattenExtractor)],
 )
-def test_small_pictures_that_are_goals_go_through_convolutions_if_asked_for(settings, kind):
+def test_small_pictures_that_are_goals_go_through_convolutions_by_default(settings, kind):
     packed = PackedSpace(spaces.Dict({"observation": spaces.MultiBinary(3)}))
     picture = spaces.Box(0, 255, (3, 9, 1), np.uint8)
     space = spaces.Dict({"observation": packed, "achieved_goal": picture, "desired_goal": picture})
@@ -230,6 +230,10 @@ def test_small_pictures_that_are_goals_go_through_convolutions_if_asked_for(sett
         "desired_goal": np.stack([picture.sample() for _ in range(4)]),
     }
     assert policy.predict(obs)[0].shape == (4,)
+    # The same thing is the same number in all places only where convolutions follow.
+    policy.fit_standardization(*(th.as_tensor(rows) for rows in obs.values()))
+    means = policy.q_net.goal_trunk[0].mean
+    assert (means == means[:, :1, :1]).all() == (kind is SmallImageCNN)
 
 
 def test_the_channels_of_goals_are_where_the_policy_says():
@@ -237,9 +241,26 @@ def test_the_channels_of_goals_are_where_the_policy_says():
     # The smallest axis would be taken for that of channels.
     picture = spaces.Box(0, 255, (4, 9, 8), np.uint8)
     space = spaces.Dict({"observation": packed, "achieved_goal": picture, "desired_goal": picture})
-    settings = {"channels_last": True, "features_extractor_class": MultiInputExtractor}
-    policy = MultiInputPolicy(space, spaces.Discrete(2), lambda _: 1e-3, **settings)
+    policy = MultiInputPolicy(space, spaces.Discrete(2), lambda _: 1e-3, channels_last=True)
     assert policy.q_net.goal_trunk[1].net[0].in_channels == 8
+
+
+def test_weights_of_a_network_that_flattens_small_images_are_refused(tmp_path):
+    flat = {"features_extractor_class": CombinedExtractor}
+    old = multi(Room(), policy_kwargs=flat)
+    policy = multi(Room()).policy
+    with pytest.raises(ValueError, match="flattens small images, as that of an earlier version"):
+        policy.load_state_dict(old.policy.state_dict())
+    # A model that an earlier version saved says nothing of its extractor.
+    old.policy_kwargs = {key: value for key, value in old.policy_kwargs.items() if key not in flat}
+    old.save(tmp_path / "old")
+    with pytest.raises(ValueError, match="load the model with custom_objects"):
+        ManyGoalsDQN.load(tmp_path / "old")
+    loaded = ManyGoalsDQN.load(
+        tmp_path / "old", custom_objects={"policy_kwargs": {**old.policy_kwargs, **flat}}
+    )
+    for left, right in zip(parameters(loaded), parameters(old), strict=True):
+        th.testing.assert_close(left, right)
 
 
 def test_networks_see_the_parts_as_sb3_prepares_them():

@@ -125,6 +125,22 @@ def test_standardized_images_by_hand():
     th.testing.assert_close(preprocess(pictures), expected)
 
 
+def test_images_that_are_standardized_by_channel_by_hand():
+    space = spaces.Box(0, 255, (2, 2, 3), np.uint8)
+    preprocess = Preprocess(space, standardize=True, by_channel=True)
+    pictures = th.zeros(4, 2, 2, 3, dtype=th.uint8)
+    # One of 16 numbers of the first channel is 1, none of the second, and half of the third.
+    pictures[3, 0, 0, 0] = 255
+    pictures[:2, :, :, 2] = 255
+    preprocess.fit(pictures)
+    expected = th.zeros(4, 3, 2, 2)
+    expected[:, 0] = -1.0 / 15**0.5
+    expected[3, 0, 0, 0] = 15**0.5
+    expected[:2, 2] = 1.0
+    expected[2:, 2] = -1.0
+    th.testing.assert_close(preprocess(pictures), expected)
+
+
 def test_standardized_vectors_by_hand():
     """Numbers that have not varied are scaled by the median of all other deviations."""
     preprocess = Preprocess(spaces.Box(-10, 10, (5,), np.float32), standardize=True)
