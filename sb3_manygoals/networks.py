@@ -67,17 +67,15 @@ class Preprocess(nn.Module):
     Prepares observations for a network.
 
     Image channels come first, images are scaled to [0, 1], and discrete values become one-hot. Each
-    element can be standardized by the observations given to :meth:`fit`, or each channel of small
-    images. ``space`` is the observation space with image channels first.
+    element can be standardized by the observations given to :meth:`fit`, or each channel of images,
+    after :meth:`standardize_by_channel`. ``space`` is the observation space with image channels
+    first.
 
     :param observation_space: space of single observations, as the environment has it
     :param normalize_images: whether to divide images by 255
     :param standardize: whether to standardize, once :meth:`fit` was called
     :param channels_last: whether the last axis of images holds the channels; None:
         :func:`channels_are_last` decides
-    :param by_channel: whether all pixels of a channel of small images are standardized alike, so
-        that the same thing is the same number in all places. It should be if
-        :class:`SmallImageCNN` follows
     :raises ValueError: if ``channels_last`` is None and the shape of images does not tell
     """
 
@@ -91,7 +89,6 @@ class Preprocess(nn.Module):
         normalize_images: bool = True,
         standardize: bool = False,
         channels_last: bool | None = None,
-        by_channel: bool = False,
     ) -> None:
         super().__init__()
         self.normalize_images = normalize_images
@@ -108,7 +105,7 @@ class Preprocess(nn.Module):
                 high = observation_space.high.transpose(2, 0, 1)
                 self.space = spaces.Box(low, high, dtype=np.uint8)
         # Axes over which mean and deviation are taken: observations, and with channels also pixels.
-        self._axes = (0, 2, 3) if by_channel and is_small_image_space(self.space) else (0,)
+        self._axes: tuple[int, ...] = (0,)
         if standardize:
             example = np.zeros(observation_space.shape or (), observation_space.dtype)
             shape = self._scaled(th.as_tensor(example)[None]).shape[1:]
@@ -132,17 +129,27 @@ class Preprocess(nn.Module):
         dtype = np.dtype(self.space.dtype)
         return self._is_vector and dtype.itemsize >= 4 and dtype != np.float32
 
+    def standardize_by_channel(self) -> None:
+        """
+        Let :meth:`fit` standardize all pixels of a channel of images alike. Then the same thing is
+        the same number in all places, as convolutions need it. Vectors, and images with at least
+        36 pixels on each side, are still standardized element by element.
+        """
+        if is_small_image_space(self.space):
+            self._axes = (0, 2, 3)
+
     def fit(self, observations: th.Tensor) -> None:
         """
         Standardize by these observations from now on.
 
         Elements that have hardly varied may vary later. A deviation therefore counts as at least
         half the median deviation of the elements that vary. The deviation of a constant element
-        counts as this median.
+        counts as this median. The same holds for channels, if images are standardized by channel.
 
         :param observations: the dtype of the space, shape (B, *observation_space.shape)
         """
-        least: float | th.Tensor = 1e-4
+        # The deviation of a whole channel is small if few of its pixels ever differ.
+        least: float | th.Tensor = 1e-4 if self._axes == (0,) else 1e-7
         if self._is_vector:
             # Vectors may have any unit, so only rounding errors do not count as deviations.
             mean = observations.double().mean(dim=0)
@@ -201,7 +208,6 @@ class PackedPreprocess(nn.Module):
     :param standardize: whether to standardize, once :meth:`fit` was called
     :param channels_last: whether the last axis of images holds the channels; None:
         :func:`channels_are_last` decides
-    :param by_channel: whether all pixels of a channel of small images are standardized alike
     :raises ValueError: if ``channels_last`` is None and the shape of images does not tell, or torch
         allows no module to have the name of a part
     """
@@ -212,12 +218,11 @@ class PackedPreprocess(nn.Module):
         normalize_images: bool = True,
         standardize: bool = False,
         channels_last: bool | None = None,
-        by_channel: bool = False,
     ) -> None:
         super().__init__()
         self.packed = observation_space
         parts: dict[str, nn.Module] = {
-            name: Preprocess(part, normalize_images, standardize, channels_last, by_channel)
+            name: Preprocess(part, normalize_images, standardize, channels_last)
             for name, part in observation_space.parts.items()
         }
         try:
@@ -234,6 +239,14 @@ class PackedPreprocess(nn.Module):
                 for name, part in self.parts.items()
             }
         )
+
+    def standardize_by_channel(self) -> None:
+        """
+        Let :meth:`fit` standardize parts that are small images by channel, as
+        :meth:`Preprocess.standardize_by_channel` says.
+        """
+        for part in self.parts.values():
+            part.standardize_by_channel()  # type: ignore[operator]
 
     def fit(self, observations: th.Tensor) -> None:
         """
@@ -305,7 +318,6 @@ def make_preprocess(
     normalize_images: bool = True,
     standardize: bool = False,
     channels_last: bool | None = None,
-    by_channel: bool = False,
 ) -> Preprocess | PackedPreprocess:
     """
     Return the first layer of a trunk.
@@ -315,12 +327,10 @@ def make_preprocess(
     :param standardize: whether to standardize, once ``fit`` was called
     :param channels_last: whether the last axis of images holds the channels; None:
         :func:`channels_are_last` decides
-    :param by_channel: whether all pixels of a channel of small images are standardized alike
     """
-    settings = (normalize_images, standardize, channels_last, by_channel)
     if isinstance(observation_space, PackedSpace):
-        return PackedPreprocess(observation_space, *settings)
-    return Preprocess(observation_space, *settings)
+        return PackedPreprocess(observation_space, normalize_images, standardize, channels_last)
+    return Preprocess(observation_space, normalize_images, standardize, channels_last)
 
 
 def check_image_space(observation_space: spaces.Space[Any]) -> None:
@@ -401,8 +411,8 @@ class SmallImageCNN(_ImageExtractor):
     halves both sides. The same weights see all places, so what was learned of neighbors in one
     place can help in others, as where walls are drawn anew for each episode.
 
-    Channels that are hardly ever other than 0 should be standardized, as :class:`Preprocess` does
-    with ``by_channel``.
+    Channels that are hardly ever other than 0 should be standardized, as
+    :meth:`Preprocess.standardize_by_channel` does. :func:`make_trunk` sees to that.
 
     :param observation_space: images of any size, channels first, shape (C, H, W)
     """
@@ -466,6 +476,8 @@ def make_trunk(
     """
     Make the shared layers that turn an observation into features.
 
+    If the extractor has a :class:`SmallImageCNN`, small images are standardized by channel.
+
     :param preprocess: the first layer
     :param features_extractor: the second layer, made for ``preprocess.space``
     :param net_arch: widths of the fully connected layers that follow
@@ -474,6 +486,8 @@ def make_trunk(
         square root of 2
     :return: the layers, and the number of features
     """
+    if any(isinstance(module, SmallImageCNN) for module in features_extractor.modules()):
+        preprocess.standardize_by_channel()
     layers: list[nn.Module] = []
     features_dim = features_extractor.features_dim
     for width in net_arch:

@@ -57,8 +57,9 @@ class ManyGoalsPolicy(BasePolicy):
     :param activation_fn: activation of the shared layers
     :param ortho_init: whether to initialize the trunk as SB3's actor-critics do, for transfer to
         one of them
-    :param standardize: whether to standardize observations, element by element, by the goals that
-        are known when learning starts
+    :param standardize: whether to standardize observations by those that are known when learning
+        starts and, with bootstrapping, again later. It is done element by element, or channel by
+        channel in small images that go through convolutions
     :param head: "bilinear", as in the paper (:class:`~sb3_manygoals.networks.UniversalQNetwork`),
         or "distance" (:class:`~sb3_manygoals.networks.DistanceQNetwork`)
     :param ema_decay: decay of the moving average of the weights, by which greedy actions are
@@ -150,7 +151,9 @@ class ManyGoalsPolicy(BasePolicy):
         """Return a new network on the policy's device."""
         assert isinstance(self.observation_space, spaces.Dict)
         space = self.observation_space["observation"]
-        preprocess = self._make_preprocess(space)
+        preprocess = make_preprocess(
+            space, self.normalize_images, self.standardize, self.channels_last
+        )
         extractor = self.features_extractor_class(
             preprocess.space, **self.features_extractor_kwargs
         )
@@ -172,23 +175,6 @@ class ManyGoalsPolicy(BasePolicy):
         return network.to(self.device)
 
     @property
-    def _convolves_small_images(self) -> bool:
-        """Whether small images go through :class:`~sb3_manygoals.networks.SmallImageCNN`."""
-        kind = self.features_extractor_class
-        # SB3 also takes functions that make an extractor.
-        return isinstance(kind, type) and issubclass(kind, MultiInputExtractor)
-
-    def _make_preprocess(self, space: spaces.Space[Any]) -> Preprocess | PackedPreprocess:
-        """Return the first layer for observations or goals of a space."""
-        return make_preprocess(
-            space,
-            self.normalize_images,
-            self.standardize,
-            self.channels_last,
-            by_channel=self._convolves_small_images,
-        )
-
-    @property
     def goals_have_own_trunk(self) -> bool:
         """Whether goals are of another space than observations."""
         assert isinstance(self.observation_space, spaces.Dict)
@@ -198,9 +184,14 @@ class ManyGoalsPolicy(BasePolicy):
         """Return layers from goals to features, and the number of features."""
         assert isinstance(self.observation_space, spaces.Dict)
         space = self.observation_space["desired_goal"]
-        preprocess = self._make_preprocess(space)
+        preprocess = make_preprocess(
+            space, self.normalize_images, self.standardize, self.channels_last
+        )
         extractor: BaseFeaturesExtractor
-        if self._convolves_small_images and is_small_image_space(preprocess.space):
+        kind = self.features_extractor_class
+        # SB3 also takes functions that make an extractor.
+        has_convolutions = isinstance(kind, type) and issubclass(kind, MultiInputExtractor)
+        if has_convolutions and is_small_image_space(preprocess.space):
             extractor = SmallImageCNN(preprocess.space)
         else:
             extractor = FlattenExtractor(preprocess.space)
@@ -514,13 +505,15 @@ class MultiInputPolicy(ManyGoalsPolicy):
             convolutions for them
         :raises RuntimeError: if weights do not fit this policy in another way
         """
-        for name, module in self.named_modules():
+        has_network = any(name.startswith("q_net.") for name in state_dict)
+        for name, module in self.q_net.named_modules():
             has_convolutions = isinstance(module, SmallImageCNN)
-            if strict and has_convolutions and f"{name}.net.0.weight" not in state_dict:
+            missing = f"q_net.{name}.net.0.weight" not in state_dict
+            if strict and has_network and has_convolutions and missing:
                 raise ValueError(
                     "the weights are of a network that flattens small images, as that of an "
-                    "earlier version did by default, and this one has convolutions for them: load "
-                    'the model with custom_objects={"policy_kwargs": '
-                    '{"features_extractor_class": CombinedExtractor}} and its other policy_kwargs'
+                    "earlier version did by default, and this one has convolutions for them: build "
+                    "or load the model with policy_kwargs that say, beside what else it was built "
+                    "with, features_extractor_class=CombinedExtractor, the class of SB3"
                 )
         return super().load_state_dict(state_dict, strict=strict, assign=assign)

@@ -161,8 +161,8 @@ class PreprocessPictures(Preprocess):
     def __init__(self, side: int, has_directions: bool) -> None:
         self.n_channels = 6 if has_directions else 2
         shape = (self.n_channels, side, side)
-        space = spaces.Box(0, 255, shape, np.uint8)
-        super().__init__(space, standardize=True, by_channel=True)
+        super().__init__(spaces.Box(0, 255, shape, np.uint8), standardize=True)
+        self.standardize_by_channel()
 
     def _pictures(self, rows: th.Tensor) -> th.Tensor:
         """Return pictures, uint8, shape (B, C, H, W)."""

@@ -1,6 +1,7 @@
 """ManyGoalsDQN in GoalEnvs and in worlds with Dict observations."""
 
 import warnings
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +20,7 @@ from stable_baselines3.common.torch_layers import (
 
 from sb3_manygoals import GoalBufferWrapper, ManyGoalsDQN
 from sb3_manygoals.many_goals_dqn import GoalPolicy, MultiInputPolicy, TDTargets
-from sb3_manygoals.networks import SmallImageCNN
+from sb3_manygoals.networks import MultiInputExtractor, SmallImageCNN
 from sb3_manygoals.packing import PackedSpace
 from tests.sb3_manygoals.checkpoint.resuming import assert_the_end_is_the_same
 from tests.sb3_manygoals.goal_worlds import LEFT, RIGHT, Dense, Room, Sparse
@@ -191,7 +192,7 @@ def test_pictures_and_numbers_beside_each_other(side):
     model = multi(world, learning_starts=150, batch_size=16, policy_kwargs={"net_arch": [64]})
     model.learn(320)
     extractor = model.q_net.trunk[1]
-    assert isinstance(extractor, CombinedExtractor)
+    assert type(extractor) is MultiInputExtractor
     # Small pictures go through smaller convolutions than large ones.
     kind = NatureCNN if side == 40 else SmallImageCNN
     assert isinstance(extractor.extractors["picture"], kind)
@@ -254,13 +255,52 @@ def test_weights_of_a_network_that_flattens_small_images_are_refused(tmp_path):
     # A model that an earlier version saved says nothing of its extractor.
     old.policy_kwargs = {key: value for key, value in old.policy_kwargs.items() if key not in flat}
     old.save(tmp_path / "old")
-    with pytest.raises(ValueError, match="load the model with custom_objects"):
+    with pytest.raises(ValueError, match="build or load the model with policy_kwargs"):
         ManyGoalsDQN.load(tmp_path / "old")
     loaded = ManyGoalsDQN.load(
         tmp_path / "old", custom_objects={"policy_kwargs": {**old.policy_kwargs, **flat}}
     )
     for left, right in zip(parameters(loaded), parameters(old), strict=True):
         th.testing.assert_close(left, right)
+
+
+def test_a_policy_with_convolutions_is_saved_and_loaded_without_a_target_network(tmp_path):
+    model = multi(Room())
+    assert model.policy.q_net_target is None
+    model.policy.save(tmp_path / "policy")
+    loaded = MultiInputPolicy.load(tmp_path / "policy")
+    th.testing.assert_close(loaded.q_net.state_dict(), model.policy.q_net.state_dict())
+    bootstrapping = multi(Room(), target_class=TDTargets)
+    bootstrapping.set_parameters(model.get_parameters())
+    target = bootstrapping.policy.q_net_target
+    th.testing.assert_close(target.state_dict(), model.policy.q_net.state_dict())
+
+
+@pytest.mark.parametrize("kind", [MultiInputExtractor, CombinedExtractor])
+@pytest.mark.parametrize("is_function", [False, True])
+def test_small_pictures_are_standardized_by_channel_before_convolutions(kind, is_function):
+    view = spaces.Dict(
+        {
+            "first": spaces.Box(0, 255, (5, 5, 3), np.uint8),
+            "second": spaces.Box(0, 255, (3, 9, 9), np.uint8),
+            "vector": spaces.Box(0, 1, (4,), np.float32),
+        }
+    )
+    packed = PackedSpace(view)
+    space = spaces.Dict({name: packed for name in ("observation", "achieved_goal", "desired_goal")})
+    extractor = partial(kind) if is_function else kind
+    policy = MultiInputPolicy(
+        space, spaces.Discrete(2), lambda _: 1e-3, features_extractor_class=extractor
+    )
+    policy.fit_standardization(th.as_tensor(np.stack([packed.sample() for _ in range(6)])))
+    for name, part in policy.q_net.trunk[0].parts.items():
+        for each in (part.mean, part.scale):
+            if name == "vector":
+                assert len(set(each.tolist())) == 4
+            else:
+                is_alike = bool((each == each[:, :1, :1]).all())
+                assert is_alike == (kind is MultiInputExtractor)
+                assert len(set(each[:, 0, 0].tolist())) == 3
 
 
 def test_networks_see_the_parts_as_sb3_prepares_them():

@@ -126,19 +126,42 @@ def test_standardized_images_by_hand():
 
 
 def test_images_that_are_standardized_by_channel_by_hand():
-    space = spaces.Box(0, 255, (2, 2, 3), np.uint8)
-    preprocess = Preprocess(space, standardize=True, by_channel=True)
-    pictures = th.zeros(4, 2, 2, 3, dtype=th.uint8)
-    # One of 16 numbers of the first channel is 1, none of the second, and half of the third.
+    preprocess = Preprocess(spaces.Box(0, 255, (2, 2, 4), np.uint8), standardize=True)
+    preprocess.standardize_by_channel()
+    pictures = th.zeros(4, 2, 2, 4, dtype=th.uint8)
+    # One of 16 numbers of the first channel is 1, none of the second, half of the third, and all
+    # numbers of the fourth are 1 but one, which is .8.
     pictures[3, 0, 0, 0] = 255
     pictures[:2, :, :, 2] = 255
+    pictures[:, :, :, 3] = 255
+    pictures[0, 0, 0, 3] = 204
     preprocess.fit(pictures)
-    expected = th.zeros(4, 3, 2, 2)
-    expected[:, 0] = -1.0 / 15**0.5
-    expected[3, 0, 0, 0] = 15**0.5
+    typical = 15**0.5 / 16
+    expected = th.zeros(4, 4, 2, 2)
+    expected[:, 0] = -1 / 16 / typical
+    expected[3, 0, 0, 0] = 15 / 16 / typical
     expected[:2, 2] = 1.0
     expected[2:, 2] = -1.0
+    # Its deviation of .048 counts as half the typical one.
+    expected[:, 3] = 0.2 / 16 / (typical / 2)
+    expected[0, 3, 0, 0] = -0.2 * 15 / 16 / (typical / 2)
     th.testing.assert_close(preprocess(pictures), expected)
+    # A constant channel is scaled by the typical deviation.
+    pictures[0, 0, 0, 1] = 255
+    assert preprocess(pictures)[0, 1, 0, 0].item() == pytest.approx(1 / typical)
+
+
+def test_rare_pixels_count_and_large_images_are_standardized_by_pixel():
+    for side in (35, 36):
+        preprocess = Preprocess(spaces.Box(0, 255, (side, 300, 1), np.uint8), standardize=True)
+        preprocess.standardize_by_channel()
+        pictures = th.zeros(2, side, 300, 1, dtype=th.uint8)
+        pictures[0, 0, 0, 0] = 1
+        preprocess.fit(pictures)
+        is_small = side == 35
+        assert (preprocess.mean == preprocess.mean[:, :1, :1]).all() == is_small
+        expected = (2 * side * 300) ** 0.5 if is_small else 1.0
+        assert preprocess(pictures).max().item() == pytest.approx(expected, rel=0.01)
 
 
 def test_standardized_vectors_by_hand():
