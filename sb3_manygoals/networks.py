@@ -148,8 +148,7 @@ class Preprocess(nn.Module):
 
         :param observations: the dtype of the space, shape (B, *observation_space.shape)
         """
-        # The deviation of a whole channel is small if few of its pixels ever differ.
-        least: float | th.Tensor = 1e-4 if self._axes == (0,) else 1e-7
+        least: float | th.Tensor = 1e-4
         if self._is_vector:
             # Vectors may have any unit, so only rounding errors do not count as deviations.
             mean = observations.double().mean(dim=0)
@@ -158,7 +157,13 @@ class Preprocess(nn.Module):
                 self.offset.copy_(mean)
         scaled = self._scaled(observations)
         deviation = scaled.std(dim=self._axes, correction=0, keepdim=True)[0]
-        varied = deviation > least
+        if self._axes == (0,):
+            varied = deviation > least
+        else:
+            # If few pixels of a channel ever differ, its deviation may be as small as the rounding
+            # error of that of a constant channel.
+            highest = scaled.amax(dim=self._axes, keepdim=True)[0]
+            varied = highest > scaled.amin(dim=self._axes, keepdim=True)[0]
         typical = deviation[varied].median() if varied.any() else deviation.new_ones(())
         self.mean.copy_(scaled.mean(dim=self._axes, keepdim=True)[0])
         self.scale.copy_(1.0 / th.where(varied, deviation.clamp(min=float(typical) / 2), typical))

@@ -164,6 +164,14 @@ def test_rare_pixels_count_and_large_images_are_standardized_by_pixel():
         assert preprocess(pictures).max().item() == pytest.approx(expected, rel=0.01)
 
 
+def test_a_constant_channel_does_not_vary_by_rounding_errors():
+    preprocess = Preprocess(spaces.Box(0, 255, (1, 19, 19), np.uint8), standardize=True)
+    preprocess.standardize_by_channel()
+    for level in range(256):
+        preprocess.fit(th.full((16, 1, 19, 19), level, dtype=th.uint8))
+        assert (preprocess.scale == 1.0).all()
+
+
 def test_standardized_vectors_by_hand():
     """Numbers that have not varied are scaled by the median of all other deviations."""
     preprocess = Preprocess(spaces.Box(-10, 10, (5,), np.float32), standardize=True)
