@@ -1,4 +1,4 @@
-"""Success in worlds whose states and goals are what the user says, beside DQN with HER."""
+"""Success in worlds whose states and goals are what the user says, beside DQN with HER and PPO."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any, Literal
 import numpy as np
 import torch as th
 from numpy.typing import NDArray
-from stable_baselines3 import DQN, SAC, HerReplayBuffer
+from stable_baselines3 import DQN, PPO, SAC, HerReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.type_aliases import GymEnv
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 from benchmarks import recording
+from benchmarks.agents import rivals
 from benchmarks.goal_worlds import GoalWorld, record, worlds
 from benchmarks.rows import add_row
 from benchmarks.worlds import SettingError
@@ -54,9 +56,10 @@ class GoalsConfig:
     random-bits-15, random-bits-20, random-bits-30, random-bits-40, wired-bits-12, wired-bits-20,
     puzzle-8, puzzle-15, layouts-four-rooms, layouts-two-rooms, pictures-four-rooms or
     pictures-two-rooms."""
-    agent: Literal["default", "td", "her", "sac", "random"] = "default"
+    agent: Literal["default", "td", "her", "sac", "ppo", "random"] = "default"
     """ManyGoalsDQN as it is, the same with TDTargets, SB3's DQN with HerReplayBuffer, SB3's SAC
-    with it, which takes continuous actions, in mazes, or random actions."""
+    with it, which takes continuous actions, in mazes, SB3's PPO, which is told the goal, in
+    GoalEnvs, or random actions there."""
     seed: int = 0
     """Seed of everything random."""
     total_steps: int | None = None
@@ -83,8 +86,8 @@ class GoalsConfig:
                 "small for the network of SB3's DQN"
             )
         steps = world.steps if self.total_steps is None else self.total_steps
-        if self.agent == "random" and world.goal_env is None:
-            raise SettingError(f"random actions are measured in GoalEnvs, {self.world} is none")
+        if self.agent in ("ppo", "random") and world.goal_env is None:
+            raise SettingError(f"{self.agent} is measured in GoalEnvs, {self.world} is none")
         if self.agent == "sac":
             if world.continuous is None:
                 raise SettingError(f"sac needs continuous actions, {self.world} has none")
@@ -113,6 +116,9 @@ class GoalsConfig:
         }
         for number, kind in enumerate(world.kinds):
             row[kind] = round(float(reached[number :: len(world.kinds)].mean()), 4)
+        if self.agent == "ppo":
+            # PPO's policy is a random one, so its most probable actions may not be what it learned.
+            row["sampled"] = round(float(_reach_own(model, world, deterministic=False).mean()), 4)
         add_row(self.output, row)
         print(row)
         return row
@@ -134,6 +140,14 @@ class GoalsConfig:
             return model.learn(steps)
         if self.agent == "random":
             return RandomAgent(world.make().action_space, self.seed)
+        if self.agent == "ppo":
+            assert world.goal_env is not None
+            settings = {**rivals.SETTINGS["ppo"], "policy_kwargs": _HER["policy_kwargs"]}
+            if "policy_kwargs" in world.her:
+                settings["policy_kwargs"] = world.her["policy_kwargs"]
+            envs = make_vec_env(world.goal_env, rivals.N_ENVS["ppo"], self.seed)
+            normalized = VecNormalize(envs, norm_obs=False)
+            return PPO("MultiInputPolicy", normalized, seed=self.seed, **settings).learn(steps)
         env: GymEnv = world.make() if world.goal_env is None else world.goal_env()
         if world.goal_env is None:
             env = wrap_goal_env(env, dict(world.goals))
@@ -231,7 +245,7 @@ def _as_vec_env(env: GymEnv) -> VecEnv:
     return DummyVecEnv([lambda: env])
 
 
-def _reach_own(model: Any, world: GoalWorld) -> NDArray[np.bool_]:
+def _reach_own(model: Any, world: GoalWorld, deterministic: bool = True) -> NDArray[np.bool_]:
     """Let an agent pursue the goals that a GoalEnv sets; return which were reached."""
     assert world.goal_env is not None
     env = world.goal_env()
@@ -243,7 +257,7 @@ def _reach_own(model: Any, world: GoalWorld) -> NDArray[np.bool_]:
         reached[episode] = np.array_equal(achieved, observation["desired_goal"])
         is_over = bool(reached[episode])
         while not is_over:
-            action, _ = model.predict(observation, deterministic=True)
+            action, _ = model.predict(observation, deterministic=deterministic)
             observation, _, terminated, truncated, info = env.step(action)
             success = info.get("is_success", info.get("success", False))
             reached[episode] = bool(success)

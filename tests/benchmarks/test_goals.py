@@ -9,9 +9,15 @@ from gymnasium.utils.env_checker import check_env
 
 from benchmarks import goals
 from benchmarks.goal_sets import RandomSets
-from benchmarks.goal_worlds import Clock, NearestColors, car_cells, record, worlds
+from benchmarks.goal_worlds import Clock, GoalWorld, NearestColors, car_cells, record, worlds
 from benchmarks.goals import GoalsConfig
-from benchmarks.puzzles import LayoutPictures, NewLayouts, SlidingPuzzle, WiredBits
+from benchmarks.puzzles import (
+    LayoutPictures,
+    NewLayouts,
+    RandomGoalBits,
+    SlidingPuzzle,
+    WiredBits,
+)
 from benchmarks.sensors import NearObservations, NoisyRoom, random_observations
 from benchmarks.told_tasks import GAMMA, returns
 from benchmarks.worlds import SettingError
@@ -29,6 +35,7 @@ from tests.benchmarks.command_line import rows_of
         ("car", "her", 300, [0]),
         ("near-pole", "td", 300, [0]),
         ("near-pole", "random", 300, [0, 1]),
+        ("bits-8", "ppo", 1_024, [0]),
     ],
 )
 @pytest.mark.filterwarnings("ignore:learning_starts")
@@ -63,10 +70,24 @@ def test_pictures_that_are_too_small_for_the_rival_are_refused(tmp_path):
         GoalsConfig(world="agent-cell", agent="her", output=tmp_path / "goals.csv").run()
 
 
-def test_random_actions_are_measured_in_goal_envs_only(tmp_path):
-    config = GoalsConfig(world="agent-cell", agent="random", output=tmp_path / "goals.csv")
-    with pytest.raises(SettingError, match="agent-cell is none"):
+@pytest.mark.parametrize("agent", ["ppo", "random"])
+def test_ppo_and_random_actions_are_measured_in_goal_envs_only(tmp_path, agent):
+    config = GoalsConfig(world="agent-cell", agent=agent, output=tmp_path / "goals.csv")
+    with pytest.raises(SettingError, match=f"{agent} is measured in GoalEnvs, agent-cell is none"):
         config.run()
+
+
+def test_ppo_is_told_the_goal(tmp_path, monkeypatch):
+    def make():
+        return RandomGoalBits(3)
+
+    world = GoalWorld(make, 4_096, "MultiInputPolicy", goal_env=make, episodes=100)
+    monkeypatch.setattr(goals, "worlds", lambda: {"bits": lambda: world})
+    row = GoalsConfig(world="bits", agent="ppo", output=tmp_path / "goals.csv").run()
+    # An agent that does not know the goal reaches it in at most half of its episodes: three flips
+    # show four of the eight goals.
+    assert row["success"] > 0.9
+    assert row["sampled"] > 0.5
 
 
 def test_observations_are_near_by_the_mean_square_in_standard_deviations_of_the_goals():
