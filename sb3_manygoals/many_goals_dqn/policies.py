@@ -12,8 +12,14 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
+from stable_baselines3.common.torch_layers import (
+    BaseFeaturesExtractor,
+    CombinedExtractor,
+    FlattenExtractor,
+    NatureCNN,
+)
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
@@ -187,16 +193,34 @@ class ManyGoalsPolicy(BasePolicy):
         preprocess = make_preprocess(
             space, self.normalize_images, self.standardize, self.channels_last
         )
-        extractor: BaseFeaturesExtractor
-        kind = self.features_extractor_class
-        # SB3 also takes functions that make an extractor.
-        has_convolutions = isinstance(kind, type) and issubclass(kind, MultiInputExtractor)
-        if has_convolutions and is_small_image_space(preprocess.space):
-            extractor = SmallImageCNN(preprocess.space)
-        else:
-            extractor = FlattenExtractor(preprocess.space)
-        net_arch = self.net_arch or _GOAL_NET_ARCH
+        extractor = self._make_goal_extractor(preprocess.space)
+        net_arch = self.net_arch
+        if isinstance(extractor, FlattenExtractor):
+            net_arch = net_arch or _GOAL_NET_ARCH
         return make_trunk(preprocess, extractor, net_arch, self.activation_fn, self.ortho_init)
+
+    def _make_goal_extractor(self, space: spaces.Space[Any]) -> BaseFeaturesExtractor:
+        """
+        Return an extractor for goals that does with images what that of observations does.
+
+        :param space: space of prepared goals
+        """
+        assert isinstance(self.observation_space, spaces.Dict)
+        kind = self.features_extractor_class
+        kwargs = self.features_extractor_kwargs
+        # SB3 also takes functions that make an extractor. They may know observations alone.
+        if isinstance(kind, type):
+            if is_small_image_space(space):
+                if issubclass(kind, MultiInputExtractor):
+                    return SmallImageCNN(space)
+            elif is_image_space(space):
+                if issubclass(kind, CombinedExtractor):
+                    # These are CombinedExtractor's own defaults.
+                    features_dim = kwargs.get("cnn_output_dim", 256)
+                    return NatureCNN(space, features_dim, kwargs.get("normalized_image", False))
+                if is_image_space(self.observation_space["observation"]):
+                    return kind(space, **kwargs)
+        return FlattenExtractor(space)
 
     @property
     def trunk(self) -> nn.Module:
@@ -460,10 +484,11 @@ class CnnPolicy(ManyGoalsPolicy):
 class MultiInputPolicy(ManyGoalsPolicy):
     """
     The policy for observations that are several arrays: those of a GoalEnv, and Dicts. By default,
-    images with fewer than 36 pixels on at least one side go through small convolutions
-    (:class:`~sb3_manygoals.networks.MultiInputExtractor`), also those that are goals. With another
-    ``features_extractor_class``, goals that are no observations are flattened. SB3's
-    ``CombinedExtractor`` flattens all small images.
+    images with fewer than 36 pixels on at least one side go through small convolutions, and larger
+    ones through those of the Nature DQN (:class:`~sb3_manygoals.networks.MultiInputExtractor`),
+    also those that are goals. SB3's ``CombinedExtractor`` flattens all small images. If
+    ``features_extractor_class`` is a function, or a class that does not inherit from
+    ``CombinedExtractor``, goals that are no observations are flattened.
 
     :param observation_space: Dict of observation, achieved_goal and desired_goal, as the goal
         wrappers make it

@@ -19,8 +19,8 @@ from stable_baselines3.common.torch_layers import (
 )
 
 from sb3_manygoals import GoalBufferWrapper, ManyGoalsDQN
-from sb3_manygoals.many_goals_dqn import GoalPolicy, MultiInputPolicy, TDTargets
-from sb3_manygoals.networks import MultiInputExtractor, SmallImageCNN
+from sb3_manygoals.many_goals_dqn import CnnPolicy, GoalPolicy, MultiInputPolicy, TDTargets
+from sb3_manygoals.networks import MultiInputExtractor, PaddedCNN, SmallImageCNN
 from sb3_manygoals.packing import PackedSpace
 from tests.sb3_manygoals.checkpoint.resuming import assert_the_end_is_the_same
 from tests.sb3_manygoals.goal_worlds import LEFT, RIGHT, Dense, Room, Sparse
@@ -235,6 +235,40 @@ def test_small_pictures_that_are_goals_go_through_convolutions_by_default(settin
     policy.fit_standardization(*(th.as_tensor(rows) for rows in obs.values()))
     means = policy.q_net.goal_trunk[0].mean
     assert (means == means[:, :1, :1]).all() == (kind is SmallImageCNN)
+
+
+def test_large_pictures_that_are_goals_go_through_convolutions():
+    env = BitFlippingEnv(n_bits=4, max_steps=4, image_obs_space=True)
+    # Before its first reset, this environment cannot tell whether a picture is a goal.
+    env.reset()
+    model = multi(
+        env,
+        goal_wrapper_kwargs={"goals_from": "achieved"},
+        policy_kwargs={"net_arch": [64], "features_extractor_kwargs": {"cnn_output_dim": 32}},
+        learning_starts=100,
+        updates_per_step=1.0,
+    ).learn(400)
+    goal_extractor = model.q_net.goal_trunk[1]
+    assert isinstance(goal_extractor, NatureCNN)
+    assert goal_extractor.features_dim == 32
+    here, there = np.nonzero(~np.eye(16, dtype=bool))
+    bits = np.indices((2,) * 4, np.int8).reshape(4, -1).T
+    pictures = np.stack([env.convert_if_needed(one) for one in bits])
+    seen = {"observation": pictures[here], "achieved_goal": pictures[here]}
+    chosen = actions(model, {**seen, "desired_goal": pictures[there]})
+    # The action is on a shortest way if it flips a bit that differs.
+    assert (bits[here] != bits[there])[np.arange(len(here)), chosen].mean() > 0.9
+
+
+def test_goals_of_an_image_policy_go_through_its_own_extractor():
+    picture = spaces.Box(0, 255, (40, 40, 3), np.uint8)
+    crop = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    space = spaces.Dict({"observation": picture, "achieved_goal": crop, "desired_goal": crop})
+    policy = CnnPolicy(space, spaces.Discrete(2), lambda _: 1e-3)
+    assert type(policy.q_net.goal_trunk[1]) is PaddedCNN
+    assert len(policy.q_net.goal_trunk) == 2
+    obs = {"observation": picture.sample()[None], "desired_goal": crop.sample()[None]}
+    assert policy.predict(obs)[0].shape == (1,)
 
 
 def test_the_channels_of_goals_are_where_the_policy_says():
