@@ -102,6 +102,11 @@ class GoalsConfig:
             reached = _reach_known(model, world)
         else:
             reached = _reach_own(model, world)
+        n_updates = model._n_updates
+        if isinstance(model, PPO):
+            # PPO makes whole rollouts. Its own number of updates is that of passes over a rollout.
+            steps = model.num_timesteps
+            n_updates *= model.n_steps * model.n_envs // model.batch_size
         row = {
             "commit": recording.git_revision(),
             "world": self.world,
@@ -112,7 +117,7 @@ class GoalsConfig:
             "measured": len(reached),
             "seconds": round(seconds, 1),
             "states": _n_states(model),
-            "updates": model._n_updates,
+            "updates": n_updates,
         }
         for number, kind in enumerate(world.kinds):
             row[kind] = round(float(reached[number :: len(world.kinds)].mean()), 4)
@@ -146,8 +151,10 @@ class GoalsConfig:
             if "policy_kwargs" in world.her:
                 settings["policy_kwargs"] = world.her["policy_kwargs"]
             envs = make_vec_env(world.goal_env, rivals.N_ENVS["ppo"], self.seed)
-            normalized = VecNormalize(envs, norm_obs=False)
-            return PPO("MultiInputPolicy", normalized, seed=self.seed, **settings).learn(steps)
+            # Rewards are normalized, as in rl_zoo3. Observations are not, as those of HER.
+            rewards_normalized = VecNormalize(envs, norm_obs=False)
+            agent = PPO("MultiInputPolicy", rewards_normalized, seed=self.seed, **settings)
+            return agent.learn(steps)
         env: GymEnv = world.make() if world.goal_env is None else world.goal_env()
         if world.goal_env is None:
             env = wrap_goal_env(env, dict(world.goals))

@@ -44,7 +44,8 @@ _HEADS: dict[str, type[UniversalQNetwork]] = {
     "bilinear": UniversalQNetwork,
     "distance": DistanceQNetwork,
 }
-# Widths of the layers of goals, where observations go through a features extractor alone.
+# Widths of the layers of goals, where observations go through a features extractor alone and goals
+# through none with fully connected layers.
 _GOAL_NET_ARCH = [512, 512]
 # The networks' distances begin in steps of this cost.
 _DEFAULT_STEP_COST = 0.1
@@ -195,31 +196,34 @@ class ManyGoalsPolicy(BasePolicy):
         )
         extractor = self._make_goal_extractor(preprocess.space)
         net_arch = self.net_arch
-        if isinstance(extractor, FlattenExtractor):
+        if not isinstance(extractor, (NatureCNN, PaddedCNN)):
             net_arch = net_arch or _GOAL_NET_ARCH
         return make_trunk(preprocess, extractor, net_arch, self.activation_fn, self.ortho_init)
 
     def _make_goal_extractor(self, space: spaces.Space[Any]) -> BaseFeaturesExtractor:
         """
-        Return an extractor for goals that does with images what that of observations does.
+        Return an extractor for goals. Those that are images go through convolutions as images of
+        observations do. Other goals are flattened, and so are all if the features extractor of
+        observations is neither SB3's nor ours, as it may fit observations alone.
 
         :param space: space of prepared goals
         """
-        assert isinstance(self.observation_space, spaces.Dict)
         kind = self.features_extractor_class
         kwargs = self.features_extractor_kwargs
-        # SB3 also takes functions that make an extractor. They may know observations alone.
-        if isinstance(kind, type):
-            if is_small_image_space(space):
-                if issubclass(kind, MultiInputExtractor):
-                    return SmallImageCNN(space)
-            elif is_image_space(space):
-                if issubclass(kind, CombinedExtractor):
-                    # These are CombinedExtractor's own defaults.
-                    features_dim = kwargs.get("cnn_output_dim", 256)
-                    return NatureCNN(space, features_dim, kwargs.get("normalized_image", False))
-                if is_image_space(self.observation_space["observation"]):
-                    return kind(space, **kwargs)
+        is_small = is_small_image_space(space)
+        is_large = not is_small and is_image_space(
+            space, normalized_image=kwargs.get("normalized_image", False)
+        )
+        if kind is MultiInputExtractor and is_small_image_space(space):
+            return SmallImageCNN(space)
+        if kind in (CombinedExtractor, MultiInputExtractor) and is_large:
+            # This is CombinedExtractor's own default.
+            features_dim = kwargs.get("cnn_output_dim", 256)
+            return NatureCNN(space, features_dim, kwargs.get("normalized_image", False))
+        fits_small = kind in (PaddedCNN, SmallImageCNN)
+        if (fits_small and is_small) or ((fits_small or kind is NatureCNN) and is_large):
+            make: Any = kind
+            return make(space, **kwargs)  # type: ignore[no-any-return]
         return FlattenExtractor(space)
 
     @property
@@ -450,7 +454,8 @@ class CnnPolicy(ManyGoalsPolicy):
     """
     A :class:`ManyGoalsPolicy` for images. By default, images with at least 36 pixels a side go
     through the convolutions of the Nature DQN (:class:`~sb3_manygoals.networks.PaddedCNN`) alone,
-    and smaller ones through two layers of 512 units.
+    and smaller ones through two layers of 512 units. Goals that are images of another space go
+    through a network of the same kind, if its class is ours or SB3's.
 
     :param observation_space: Dict of observation, achieved_goal and desired_goal, all images
     :param action_space: Discrete
@@ -486,9 +491,8 @@ class MultiInputPolicy(ManyGoalsPolicy):
     The policy for observations that are several arrays: those of a GoalEnv, and Dicts. By default,
     images with fewer than 36 pixels on at least one side go through small convolutions, and larger
     ones through those of the Nature DQN (:class:`~sb3_manygoals.networks.MultiInputExtractor`),
-    also those that are goals. SB3's ``CombinedExtractor`` flattens all small images. If
-    ``features_extractor_class`` is a function, or a class that does not inherit from
-    ``CombinedExtractor``, goals that are no observations are flattened.
+    also those that are goals. SB3's ``CombinedExtractor`` flattens all small images. With any other
+    ``features_extractor_class``, goals that are no observations are flattened.
 
     :param observation_space: Dict of observation, achieved_goal and desired_goal, as the goal
         wrappers make it

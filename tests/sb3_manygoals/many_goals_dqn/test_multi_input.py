@@ -260,14 +260,48 @@ def test_large_pictures_that_are_goals_go_through_convolutions():
     assert (bits[here] != bits[there])[np.arange(len(here)), chosen].mean() > 0.9
 
 
-def test_goals_of_an_image_policy_go_through_its_own_extractor():
-    picture = spaces.Box(0, 255, (40, 40, 3), np.uint8)
-    crop = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+class FlatExtractor(FlattenExtractor):
+    """An extractor that is neither SB3's nor ours."""
+
+
+@pytest.mark.parametrize(
+    ("extractor", "side", "kind", "n_layers"),
+    [
+        (None, 40, PaddedCNN, 2),
+        (None, 10, PaddedCNN, 2),
+        (NatureCNN, 40, NatureCNN, 2),
+        (NatureCNN, 10, FlattenExtractor, 6),
+        (SmallImageCNN, 10, SmallImageCNN, 6),
+        (FlatExtractor, 40, FlattenExtractor, 6),
+    ],
+)
+def test_goals_of_an_image_policy_go_through_its_kind_of_network(extractor, side, kind, n_layers):
+    picture = spaces.Box(0, 255, (48, 48, 3), np.uint8)
+    crop = spaces.Box(0, 255, (side, side, 3), np.uint8)
     space = spaces.Dict({"observation": picture, "achieved_goal": crop, "desired_goal": crop})
-    policy = CnnPolicy(space, spaces.Discrete(2), lambda _: 1e-3)
-    assert type(policy.q_net.goal_trunk[1]) is PaddedCNN
-    assert len(policy.q_net.goal_trunk) == 2
+    settings = {} if extractor is None else {"features_extractor_class": extractor}
+    policy = CnnPolicy(space, spaces.Discrete(2), lambda _: 1e-3, **settings)
+    assert type(policy.q_net.goal_trunk[1]) is kind
+    assert len(policy.q_net.goal_trunk) == n_layers
     obs = {"observation": picture.sample()[None], "desired_goal": crop.sample()[None]}
+    assert policy.predict(obs)[0].shape == (1,)
+
+
+@pytest.mark.parametrize("kind", [CombinedExtractor, MultiInputExtractor])
+def test_normalized_pictures_that_are_goals_go_through_convolutions(kind):
+    packed = PackedSpace(spaces.Dict({"observation": spaces.MultiBinary(3)}))
+    picture = spaces.Box(0.0, 1.0, (3, 40, 40), np.float32)
+    space = spaces.Dict({"observation": packed, "achieved_goal": picture, "desired_goal": picture})
+    settings = {"features_extractor_class": kind}
+    policy = MultiInputPolicy(
+        space,
+        spaces.Discrete(2),
+        lambda _: 1e-3,
+        features_extractor_kwargs={"normalized_image": True},
+        **settings,
+    )
+    assert type(policy.q_net.goal_trunk[1]) is NatureCNN
+    obs = {"observation": packed.sample()[None], "desired_goal": picture.sample()[None]}
     assert policy.predict(obs)[0].shape == (1,)
 
 
