@@ -220,10 +220,11 @@ class ManyGoalsPolicy(BasePolicy):
             # This is CombinedExtractor's own default.
             features_dim = kwargs.get("cnn_output_dim", 256)
             return NatureCNN(space, features_dim, kwargs.get("normalized_image", False))
-        fits_small = kind in (PaddedCNN, SmallImageCNN)
-        if (fits_small and is_small) or ((fits_small or kind is NatureCNN) and is_large):
-            make: Any = kind
-            return make(space, **kwargs)  # type: ignore[no-any-return]
+        fitting = {PaddedCNN, SmallImageCNN} if is_small or is_large else set()
+        if is_large:
+            fitting.add(NatureCNN)
+        if kind in fitting:
+            return kind(space, **kwargs)
         return FlattenExtractor(space)
 
     @property
