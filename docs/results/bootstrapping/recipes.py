@@ -29,11 +29,17 @@ from sb3_manygoals.many_goals_dqn.fixed_parts import FixedParts
 SMALL_MAP = "TwoRoomsSwitchSmall-v0"
 
 
-def train(world: str, steps: int, recipe: dict[str, Any]) -> ManyGoalsDQN:
+def train(
+    world: str,
+    steps: int,
+    recipe: dict[str, Any],
+    learner_class: type[ManyGoalsDQN] = ManyGoalsDQN,
+    goal_arguments: dict[str, Any] | None = None,
+) -> ManyGoalsDQN:
     """
     Train by a recipe: arguments of ManyGoalsDQN, with ``seed`` 0 by default, and of TDTargets,
     ``segment_length``, and ``segments_per_episode``, how many segments of an update are of one
-    episode in any world.
+    episode in any world. ``goal_arguments`` are those of the goal wrapper, by default the world's.
     """
     settings = {"seed": 0, **recipe}
     targets_module._SEGMENT_LENGTH = settings.pop("segment_length", targets_module._SEGMENT_LENGTH)
@@ -50,8 +56,10 @@ def train(world: str, steps: int, recipe: dict[str, Any]) -> ManyGoalsDQN:
     else:
         env = worlds()[world]().make()
         goals_of_world = dict(worlds()[world]().goals)
+    if goal_arguments is not None:
+        goals_of_world = goal_arguments
     policy = "CnnPolicy" if world == "small" else "MultiInputPolicy"
-    model = ManyGoalsDQN(
+    model = learner_class(
         policy,
         env,
         target_class=TDTargets,
