@@ -31,6 +31,8 @@ whether each achievement reaches the goal beside it, shape ``(n,)``.
 
 # So many pairs of an achievement and a goal are compared at a time.
 _PAIRS_AT_A_TIME = 2**18
+# All achievements that are compared at a time have at most so many numbers together.
+_NUMBERS_AT_A_TIME = 2**22
 # Two computations of a distance differ by less than this share of it.
 _ROUNDING = 1e-9
 
@@ -198,6 +200,36 @@ class Achievement:
             )
         return found.astype(np.bool_).reshape(batch)
 
+    @property
+    def _pairs_at_a_time(self) -> int:
+        """So many pairs of an achievement and a goal are in memory at the same time."""
+        n_numbers = max(math.prod(self.shape), 1)
+        return max(min(_PAIRS_AT_A_TIME, _NUMBERS_AT_A_TIME // n_numbers), 1)
+
+    def reaches_each(self, achieved: NDArray[Any], desired: NDArray[Any]) -> NDArray[np.bool_]:
+        """
+        Return for each achievement which of all goals it reaches.
+
+        :param achieved: achievements, shape ``(n, *goal_space.shape)``
+        :param desired: goals, shape ``(m, *goal_space.shape)``
+        :return: whether each achievement reaches each goal, shape ``(n, m)``
+        :raises ValueError: if the user's function returns an array of another shape
+        """
+        found = np.zeros((len(achieved), len(desired)), np.bool_)
+        n_goals = min(self._pairs_at_a_time, max(len(desired), 1))
+        n_achieved = max(self._pairs_at_a_time // n_goals, 1)
+        for row in range(0, len(achieved), n_achieved):
+            some = achieved[row : row + n_achieved]
+            for column in range(0, len(desired), n_goals):
+                goals = desired[column : column + n_goals]
+                reached = self.reaches(
+                    np.repeat(some, len(goals), axis=0),
+                    np.tile(goals, (len(some), *[1] * len(self.shape))),
+                )
+                block = np.s_[row : row + n_achieved, column : column + n_goals]
+                found[block] = reached.reshape(len(some), len(goals))
+        return found
+
     def pairs(
         self, achieved: NDArray[Any], desired: NDArray[Any]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -214,14 +246,10 @@ class Achievement:
         if self.reached is not None and not callable(self.reached):
             return self._pairs_within(self.reached, achieved, desired)
         parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        at_a_time = max(1, _PAIRS_AT_A_TIME // max(len(achieved), 1))
+        at_a_time = max(1, _PAIRS_AT_A_TIME // len(achieved))
         for first in range(0, len(desired), at_a_time):
-            goals = desired[first : first + at_a_time]
-            is_reached = self.reaches(
-                np.tile(achieved, (len(goals), *[1] * len(self.shape))),
-                np.repeat(goals, len(achieved), axis=0),
-            ).reshape(len(goals), len(achieved))
-            rows, places = np.nonzero(is_reached)
+            is_reached = self.reaches_each(achieved, desired[first : first + at_a_time])
+            rows, places = np.nonzero(is_reached.T)
             parts.append((places, rows + first))
         found_places, found_goals = zip(*parts, strict=True)
         return np.concatenate(found_places), np.concatenate(found_goals)
@@ -238,11 +266,9 @@ class Achievement:
         n_found = np.array([len(places) for places in found], dtype=np.int64)
         places = np.concatenate([np.asarray(each, dtype=np.int64) for each in found])
         goals = np.repeat(np.arange(len(desired)), n_found)
-        parts = range(0, len(places), _PAIRS_AT_A_TIME)
-        is_reached = [
-            self.reaches(achieved[places[part]], desired[goals[part]])
-            for part in (slice(first, first + _PAIRS_AT_A_TIME) for first in parts)
-        ]
+        n_at_a_time = self._pairs_at_a_time
+        parts = [slice(first, first + n_at_a_time) for first in range(0, len(places), n_at_a_time)]
+        is_reached = [self.reaches(achieved[places[part]], desired[goals[part]]) for part in parts]
         keep = np.concatenate([np.zeros(0, dtype=np.bool_), *is_reached])
         return places[keep], goals[keep]
 

@@ -454,6 +454,26 @@ class GoalBuffer:
         batch = achieved.shape[: achieved.ndim - len(self.shape)]
         return identical(keys[0], keys[1], keys[0].ndim - 1).reshape(batch)
 
+    def number(self, goals: NDArray[Any]) -> NDArray[np.int64]:
+        """
+        Number goals, so that two of them have the same number if and only if they are the same
+        goal. Whether a goal is known does not matter.
+
+        :param goals: shape ``(n, *goal_space.shape)``, the dtype of the space
+        :return: a number for each goal from 0 on, int64, shape ``(n,)``
+        """
+        states = self.states
+        if self.goals_are_observations and isinstance(states, KeyedStates):
+            goals = states.keys(goals)
+        flat = np.ascontiguousarray(goals).reshape(len(goals), -1)
+        # Goals are the same if all of their bytes are.
+        rows = flat.view(f"V{flat.itemsize * flat.shape[1]}").reshape(-1)
+        numbers: NDArray[np.int64] = np.unique(rows, return_inverse=True)[1].reshape(-1)
+        if self.goals_are_observations and isinstance(states, LearnedStates):
+            ids = states.ids(goals)
+            numbers = np.where(ids == UNKNOWN, numbers, len(goals) + ids)
+        return numbers
+
     def _warn_if_no_room(self, observations: NDArray[Any]) -> None:
         """Warn if one of these goals is not held out. Then there was no room for it."""
         if self.is_held_out(observations).all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -47,18 +48,24 @@ class Circles:
             self._n_counted_at_review = world.n_counted
         return not self._has_chance
 
-    def visit(self, state_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def visit(
+        self, state_ids: NDArray[np.int64], contents: NDArray[Any] | None = None
+    ) -> NDArray[np.bool_]:
         """
         Note the states in which the agent acts next.
 
         :param state_ids: the state of each environment, -1 for unknown ones, shape (n,)
+        :param contents: what tells unknown states apart: their observations, or the keys of these,
+            shape (n, ...). None: nothing does
         :return: in which environments the agent is back in a state, bool, shape (n,). False for
-            unknown states
+            unknown states that nothing tells apart
         """
         is_back = np.zeros(len(state_ids), np.bool_)
         for env, state in enumerate(state_ids.tolist()):
             if state == UNKNOWN:
-                continue
+                if contents is None:
+                    continue
+                state = _number_of(contents[env])
             acted_in = self._acted_in[env]
             is_back[env] = state in acted_in
             acted_in.add(state)
@@ -91,3 +98,9 @@ class Circles:
         # Checkpoints of an earlier version do not have it.
         self._has_chance = state.get("has_chance", False)
         self._n_counted_at_review = state.get("n_counted_at_review", 0)
+
+
+def _number_of(content: NDArray[Any]) -> int:
+    """Return a number below -1 for an unknown state, the same one in each process."""
+    digest = hashlib.blake2b(np.ascontiguousarray(content).tobytes(), digest_size=7).digest()
+    return -2 - int.from_bytes(digest, "little")

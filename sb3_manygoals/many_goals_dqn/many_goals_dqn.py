@@ -74,7 +74,7 @@ from sb3_manygoals.packing import PackedSpace, are_floats
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.validation import check_count, check_number
 from sb3_manygoals.vec_env import current_reset_infos
-from sb3_manygoals.world import ExactStates, LearnedStates, WorldModel
+from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, LearnedStates, WorldModel
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
@@ -886,7 +886,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         :param actions: an action for each environment, shape (n,)
         :param state_ids: the state of each environment, -1 for unknown ones, shape (n,)
         """
-        is_back = self._circles.visit(state_ids)
+        is_back = self._circles.visit(state_ids, self._contents_of_states(state_ids))
         if not is_back.any():
             # No random numbers are drawn, so nothing changes in worlds without circles.
             return actions
@@ -898,6 +898,21 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         else:
             others = random_allowed(masks, self.rng)
         return np.where(leaves, others, actions)
+
+    def _contents_of_states(self, state_ids: NDArray[np.int64]) -> NDArray[Any] | None:
+        """
+        Return what tells apart the states that environments show, if not all of them are known, as
+        when the goal buffer is full. None: they are known, or there are no states.
+
+        :param state_ids: the state of each environment, -1 for unknown ones, shape (n,)
+        """
+        if self.goals_in_replay or not (state_ids == UNKNOWN).any():
+            return None
+        assert isinstance(self._last_obs, dict)
+        assert self.goal_buffer is not None
+        seen = self._last_obs["observation"]
+        states = self.goal_buffer.states
+        return states.keys(seen) if isinstance(states, KeyedStates) else seen
 
     def _store_transition(
         self,

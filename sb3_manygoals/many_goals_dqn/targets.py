@@ -493,15 +493,17 @@ class TDTargets(Targets):
         samples = replay_buffer.sample_segments(batch_size, _SEGMENT_LENGTH, rng, per_episode)
         ids = goal_buffer.sample_ids(goal_batch_size, rng)
         goals = goal_buffer.sample_shown(ids, rng)
-        met, places = np.unique(samples.next_goal_ids.cpu().numpy(), return_index=True)
-        chosen = rng.permutation(np.flatnonzero(met != UNKNOWN))[:goal_batch_size]
-        ids[: len(chosen)] = met[chosen]
+        met, labels = self._met_in(samples)
+        distinct, places = np.unique(labels, return_index=True)
+        chosen = rng.permutation(np.flatnonzero(distinct != UNKNOWN))[:goal_batch_size]
+        met_ids = np.maximum(met[places[chosen]], UNKNOWN)
+        ids[: len(chosen)] = met_ids
         next_observations = samples.next_observations[places[chosen]].cpu().numpy()
-        goals[: len(chosen)] = goal_buffer.achieved(next_observations, met[chosen])
+        goals[: len(chosen)] = goal_buffer.achieved(next_observations, met_ids)
         pursued = None
         if self.uses_behavior_goals:
             own_ids, own_goals = self._pursued_in(samples, rng)
-            labels = _labels(own_ids, own_goals)
+            labels = self._labels(own_ids, own_goals)
             distinct, places = np.unique(labels, return_index=True)
             most = goal_batch_size // _GOALS_PER_PURSUED
             chosen = rng.permutation(np.flatnonzero(distinct != UNKNOWN))[:most]
@@ -518,6 +520,34 @@ class TDTargets(Targets):
             samples=samples,
             pursued=None if pursued is None else th.as_tensor(pursued, device=device),
         )
+
+    def _met_in(self, samples: ManyGoalsSamples) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """
+        Return the goal that each transition led to. A full goal buffer does not know all of them.
+
+        :param samples: the transitions, S of them
+        :return: the ids of the goals, ``OWN_GOAL`` for goals without one, and -1 for held-out ones;
+            and numbers that are equal for equal goals, -1 for held-out ones. Both have the shape
+            (S,)
+        """
+        goal_buffer = self.context.goal_buffer
+        ids = samples.next_goal_ids.cpu().numpy().copy()
+        without_id = np.flatnonzero(ids == UNKNOWN)
+        if len(without_id) == 0:
+            return ids, ids
+        met = goal_buffer.achieved(samples.next_observations[without_id].cpu().numpy())
+        goals = np.zeros((len(ids), *met.shape[1:]), met.dtype)
+        goals[without_id] = met
+        ids[without_id[~goal_buffer.is_held_out(met)]] = OWN_GOAL
+        return ids, self._labels(ids, goals)
+
+    def _labels(self, ids: NDArray[np.int64], goals: NDArray[Any]) -> NDArray[np.int64]:
+        """Return ids, with different numbers from ``OWN_GOAL`` down for goals without an id."""
+        labels = ids.copy()
+        is_own = ids == OWN_GOAL
+        if is_own.any():
+            labels[is_own] = OWN_GOAL - self.context.goal_buffer.number(goals[is_own])
+        return labels
 
     def _pursued_in(
         self, samples: ManyGoalsSamples, rng: np.random.Generator
@@ -622,26 +652,44 @@ class TDTargets(Targets):
         samples = batch.samples
         assert samples is not None
         goal_buffer = self.context.goal_buffer
-        next_ids = samples.next_goal_ids[:, None] if pairwise else samples.next_goal_ids
+        if goal_buffer.tells_goals_by_ids:
+            next_ids, goal_ids = self._comparable_ids(batch)
+            return (next_ids[:, None] if pairwise else next_ids) == goal_ids
         ids = samples.next_goal_ids.cpu().numpy()
-        goal_ids = batch.goal_ids.cpu().numpy()
-        have_ids = (ids != UNKNOWN).all() or (goal_ids != UNKNOWN).all()
-        if goal_buffer.tells_goals_by_ids and have_ids:
-            return next_ids == batch.goal_ids
         achieved = goal_buffer.achieved(samples.next_observations.cpu().numpy(), ids)
         goals = batch.goals.cpu().numpy()
-        if pairwise:
-            n_goals = len(goals)
-            goals = np.tile(goals, (len(achieved), *[1] * (goals.ndim - 1)))
-            goal_ids = np.tile(goal_ids, len(achieved))
-            achieved = np.repeat(achieved, n_goals, axis=0)
-            ids = np.repeat(ids, n_goals)
-        if goal_buffer.tells_goals_by_ids:
-            reached = goal_buffer.is_reached(achieved, goals, ids, goal_ids)
-        else:
-            reached = goal_buffer.is_reached(achieved, goals)
-        shape = (len(samples.next_goal_ids), -1) if pairwise else (len(ids),)
-        return th.as_tensor(reached.reshape(shape), device=batch.goals.device)
+        achievement = goal_buffer.achievement
+        find = achievement.reaches_each if pairwise else achievement.reaches
+        return th.as_tensor(find(achieved, goals), device=batch.goals.device)
+
+    def _comparable_ids(self, batch: UpdateBatch) -> tuple[th.Tensor, th.Tensor]:
+        """
+        Return the ids of what transitions led to, and those of goals. Where neither a goal nor what
+        a transition led to has an id, there are numbers in their place. They are equal for equal
+        goals.
+
+        :param batch: data of the update
+        :return: ids or numbers below -1, int64, shapes (S,) and (G,)
+        """
+        samples = batch.samples
+        assert samples is not None
+        next_ids = samples.next_goal_ids
+        goal_ids = batch.goal_ids
+        is_new = next_ids == UNKNOWN
+        is_own = goal_ids == UNKNOWN
+        # A goal without an id is not one that has an id.
+        if not (bool(is_new.any()) and bool(is_own.any())):
+            return next_ids, goal_ids
+        goal_buffer = self.context.goal_buffer
+        met = goal_buffer.achieved(samples.next_observations[is_new].cpu().numpy())
+        own = batch.goals[is_own].cpu().numpy()
+        numbers = OWN_GOAL - goal_buffer.number(np.concatenate([met, own]))
+        next_ids = next_ids.clone()
+        goal_ids = goal_ids.clone()
+        of_new, of_own = np.split(numbers, [len(met)])
+        next_ids[is_new] = th.as_tensor(of_new, device=next_ids.device)
+        goal_ids[is_own] = th.as_tensor(of_own, device=goal_ids.device)
+        return next_ids, goal_ids
 
     def losses(self, batch: UpdateBatch, target_values: th.Tensor) -> th.Tensor:
         """
@@ -707,16 +755,3 @@ def _with_observations(samples: ManyGoalsSamples) -> tuple[th.Tensor, th.Tensor]
     before = th.arange(len(observations), device=observations.device) - 1
     places = th.where(is_new, len(next_observations) + is_new.cumsum(dim=0) - 1, before)
     return th.cat([next_observations, observations[is_new]]), places
-
-
-def _labels(ids: NDArray[np.int64], goals: NDArray[Any]) -> NDArray[np.int64]:
-    """Return ids, with different numbers below ``OWN_GOAL`` for different goals without an id."""
-    labels = ids.copy()
-    is_own = ids == OWN_GOAL
-    if is_own.any():
-        flat = np.ascontiguousarray(goals[is_own]).reshape(int(is_own.sum()), -1)
-        # Goals are equal if all of their bytes are.
-        rows = flat.view(f"V{flat.itemsize * flat.shape[1]}").reshape(-1)
-        _, numbers = np.unique(rows, return_inverse=True)
-        labels[is_own] = OWN_GOAL - numbers
-    return labels

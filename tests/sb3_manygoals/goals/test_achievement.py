@@ -625,6 +625,43 @@ def test_pairs_of_many_are_compared_in_parts(monkeypatch):
         assert list(zip(goals.tolist(), places.tolist(), strict=True)) == wanted
 
 
+@pytest.mark.parametrize("n_numbers", [1, 7, 40, 2**22])
+@pytest.mark.parametrize("reached", [None, 1.5, near])
+def test_each_achievement_is_compared_with_each_goal_in_parts(monkeypatch, reached, n_numbers):
+    most = []
+
+    def reaches_and_counts(left, right):
+        most.append(left.size)
+        return near(left, right)
+
+    monkeypatch.setattr("sb3_manygoals.goals.achievement._NUMBERS_AT_A_TIME", n_numbers)
+    rng = np.random.default_rng(0)
+    achieved = rng.integers(3, size=(9, 2)).astype(np.float64)
+    desired = rng.integers(3, size=(5, 2)).astype(np.float64)
+    achievement = Achievement(PLANE, reached=reaches_and_counts if reached is near else reached)
+    found = achievement.reaches_each(achieved, desired)
+    wanted = [[bool(achievement.reaches(left, right)) for right in desired] for left in achieved]
+    assert found.tolist() == wanted
+    assert max(most, default=0) <= max(n_numbers, 2)
+    for none in (achievement.reaches_each(achieved[:0], desired), found[:0]):
+        assert none.shape == (0, 5)
+    assert achievement.reaches_each(achieved, desired[:0]).shape == (9, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=EXAMPLES_OF_A_KIND)
+@given(rows.filter(len))
+def test_goals_have_the_same_number_if_they_are_the_same_goal(kind, pairs):
+    buffer = GoalBuffer(GRID, 50, **{**kind, "reached": None})
+    goals = buffer.achieved(array_of(pairs))
+    numbers = buffer.number(goals)
+    assert numbers.shape == (len(pairs),)
+    assert (numbers >= 0).all()
+    for left, right in np.ndindex(len(pairs), len(pairs)):
+        same = bool(buffer.is_reached(goals[left], goals[right]))
+        assert (numbers[left] == numbers[right]) == same
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4))))
 def test_ranges_follow_each_other(pairs):
     first, lengths = np.array(pairs, dtype=np.int64).reshape(-1, 2).T

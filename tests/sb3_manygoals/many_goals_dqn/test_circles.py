@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.common.env_util import make_vec_env
 
+from sb3_manygoals import GoalBuffer
 from sb3_manygoals.many_goals_dqn.circles import Circles
 from sb3_manygoals.world import UNKNOWN, ExactStates, WorldModel
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, td_model
@@ -129,6 +130,30 @@ def test_every_second_action_is_random_where_the_agent_goes_in_circles(monkeypat
     shares = np.bincount(actions[~is_new], minlength=3) / (~is_new).sum()
     assert 0.1 < shares[0] < 0.2
     assert 0.1 < shares[1] < 0.2
+
+
+@pytest.mark.parametrize("key", [None, lambda seen: seen.argmax()])
+def test_circles_are_left_in_states_for_which_the_goal_buffer_had_no_room(monkeypatch, key):
+    env = Stays()
+    goal_buffer = GoalBuffer(env.observation_space, 1, state_key=key)
+    goals = {**SETTINGS["goal_wrapper_kwargs"], "goal_buffer": goal_buffer}
+    settings = {**SETTINGS, "goal_wrapper_kwargs": goals}
+    model = td_model(env, targets={"goal_sampling": "segments"}, **settings)
+    with pytest.warns(RuntimeWarning, match="full with 1 goals"):
+        is_new, actions = actions_of(model, env, monkeypatch)
+    assert (actions[is_new] == 2).all()
+    assert (actions[~is_new] != 2).mean() > 0.2
+
+
+def test_an_unknown_state_is_told_by_what_is_seen_of_it():
+    circles = Circles(2)
+    unknown = np.full(2, UNKNOWN)
+    assert not circles.visit(unknown, np.array([[1, 2], [3, 4]])).any()
+    assert circles.visit(unknown, np.array([[3, 4], [3, 4]])).tolist() == [False, True]
+    saved = circles.get_checkpoint_state()
+    circles = Circles(2)
+    circles.set_checkpoint_state(saved)
+    assert circles.visit(unknown, np.array([[1, 2], [5, 6]])).tolist() == [True, False]
 
 
 def test_no_action_is_random_without_exploration(monkeypatch):

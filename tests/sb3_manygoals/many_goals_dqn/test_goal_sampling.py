@@ -130,12 +130,87 @@ def test_segment_goals_are_the_next_observations_filled_up_with_uniform_ones():
         behavior_goal_ids=th.full((4,), UNKNOWN),
     )
     model.replay_buffer.sample_segments = lambda *_: samples
+    model.goal_buffer.is_held_out = lambda goals: np.ones(len(goals), np.bool_)
     for _ in range(20):
         batch = model.targets.sample(4, 5, model.rng)
         assert set(batch.goal_ids[:2].tolist()) == {known[4], known[2]}
         assert batch.goal_ids.shape == (5,)
         found = model.goal_buffer[batch.goal_ids.numpy()]
         np.testing.assert_array_equal(batch.goals.numpy(), found)
+
+
+WITH_FULL_BUFFERS = {
+    "observations": {},
+    "keys": {"state_key": lambda seen: seen.argmax() // 2},
+    "achieved": {"goal": lambda seen: np.array([seen.argmax() // 2], np.int64)},
+    "near": {
+        "goal": lambda seen: np.array([seen.argmax()], np.float32),
+        "reached": 1.0,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", WITH_FULL_BUFFERS)
+@pytest.mark.parametrize("action_gap", [0.0, 0.4])
+def test_segments_teach_goals_for_which_the_goal_buffer_had_no_room(kind, action_gap):
+    goal_buffer = GoalBuffer(Corridor(12).observation_space, 3, **WITH_FULL_BUFFERS[kind])
+    model = td_model(
+        DummyVecEnv([lambda: Corridor(12)] * 2),
+        targets={"goal_sampling": "segments", "action_gap": action_gap},
+        goal_wrapper_kwargs={"goal_buffer": goal_buffer, "max_episode_steps": 5},
+        learning_starts=1_000,
+    )
+    with pytest.warns(RuntimeWarning, match="full with 3 goals"):
+        model = moved(model.learn(400))
+    batch = model.targets.sample(32, 32, model.rng)
+    cells = batch.samples.observations.argmax(dim=1)
+    next_cells = batch.samples.next_observations.argmax(dim=1).numpy()
+
+    def places(seen):
+        return seen.argmax(axis=1) // 2 if kind in ("keys", "achieved") else seen.argmax(axis=1)
+
+    if kind == "observations" or kind == "keys":
+        taught = places(batch.goals.numpy())
+    else:
+        taught = batch.goals.numpy()[:, 0]
+    # Each transition's own next observation is among the goals.
+    met = next_cells // 2 if kind in ("keys", "achieved") else next_cells
+    assert len(set(met)) > 3
+    assert set(met) <= set(taught)
+    assert (batch.goal_ids == UNKNOWN).any()
+
+    distance = np.abs(met[:, None] - taught)
+    reached = th.tensor(distance <= (1.0 if kind == "near" else 0.0))
+    with th.no_grad():
+        target = model.q_net_target
+        embedded = target.embed(batch.samples.next_observations, batch.goals)
+        expected = -0.1 + 0.99 * target.pairwise(*embedded).amax(dim=2)
+        expected[reached] = 0.0
+        values = target.pairwise(*target.embed(batch.observations, batch.goals))
+        best = values.amax(dim=2)
+        actions = batch.samples.actions[:, None, None].expand(-1, values.shape[1], 1)
+        taken = values.gather(2, actions)[..., 0]
+        n_steps = th.log((best + 10.0).clamp(1e-6, 10.0) / 10.0) / np.log(0.99)
+        expected -= action_gap * 0.95**n_steps * (best - taken)
+    found = model.targets.target_values(batch)
+    assert len(cells) == len(found)
+    th.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_segments_do_not_teach_held_out_goals():
+    goal_buffer = GoalBuffer(Corridor(6).observation_space, 3, CELLS[[5]])
+    model = td_model(
+        DummyVecEnv([lambda: Corridor(6)]),
+        targets={"goal_sampling": "segments"},
+        goal_wrapper_kwargs={"goal_buffer": goal_buffer, "max_episode_steps": 5},
+        learning_starts=1_000,
+    )
+    with pytest.warns(RuntimeWarning, match="full with 3 goals"):
+        model.learn(300)
+    for _ in range(10):
+        batch = model.targets.sample(32, 16, model.rng)
+        assert (batch.samples.next_observations.argmax(dim=1) == 5).any()
+        assert (batch.goals.argmax(dim=1) != 5).all()
 
 
 def test_an_update_has_segments_of_four_transitions():
