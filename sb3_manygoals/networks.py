@@ -146,6 +146,10 @@ class Preprocess(nn.Module):
         half the median deviation of the elements that vary. The deviation of a constant element
         counts as this median. The same holds for channels, if images are standardized by channel.
 
+        Elements of a vector may have different units. So an element of a vector that differs from
+        its own median by far less than that counts as one of a smaller unit: its deviation counts
+        as at least a quarter of the root mean square of these differences, where there are any.
+
         :param observations: the dtype of the space, shape (B, *observation_space.shape)
         """
         least: float | th.Tensor = 1e-4
@@ -165,8 +169,11 @@ class Preprocess(nn.Module):
             highest = scaled.amax(dim=self._axes, keepdim=True)[0]
             varied = highest > scaled.amin(dim=self._axes, keepdim=True)[0]
         typical = deviation[varied].median() if varied.any() else deviation.new_ones(())
+        floor = (typical / 2).expand_as(deviation)
+        if self._is_vector:
+            floor = th.minimum(floor, _size_of_differences(scaled) / 4)
         self.mean.copy_(scaled.mean(dim=self._axes, keepdim=True)[0])
-        self.scale.copy_(1.0 / th.where(varied, deviation.clamp(min=float(typical) / 2), typical))
+        self.scale.copy_(1.0 / th.where(varied, th.maximum(deviation, floor), typical))
 
     @th.no_grad()
     def count_distinct(self, observations: th.Tensor) -> int:
@@ -199,6 +206,21 @@ class Preprocess(nn.Module):
         prepared = preprocess_obs(observations, self.space, self.normalize_images)
         assert isinstance(prepared, th.Tensor)
         return prepared
+
+
+def _size_of_differences(rows: th.Tensor) -> th.Tensor:
+    """
+    Return by how much elements differ from their median, where they do: the root mean square.
+
+    An element that is seldom other than its median has a small deviation, but not small
+    differences. They tell its unit.
+
+    :param rows: shape (B, *shape)
+    :return: shape ``shape``, 0 for constant elements
+    """
+    differences = rows - rows.median(dim=0).values
+    n_differing = (differences != 0).sum(dim=0).clamp(min=1)
+    return (differences.square().sum(dim=0) / n_differing).sqrt()
 
 
 class PackedPreprocess(nn.Module):

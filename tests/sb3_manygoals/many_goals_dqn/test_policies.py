@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 
@@ -185,6 +187,38 @@ def test_standardized_vectors_by_hand():
     # If nothing varies, observations are only centered.
     preprocess.fit(rows[:1].expand(4, 5))
     th.testing.assert_close(preprocess(rows[:1] + 1.0), th.ones(1, 5))
+
+
+@given(
+    st.lists(st.sampled_from([1e-6, 1e-2, 1.0, 1e3, 1e7]), min_size=3, max_size=3),
+    st.integers(0, 99),
+)
+def test_elements_of_a_vector_may_have_any_units(units, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(64, 3)).astype(np.float32)
+    # The last element is a lamp that is lit in a quarter of the rows.
+    rows[:, 2] = rng.permutation(64) < 16
+    same = Preprocess(spaces.Box(-np.inf, np.inf, (3,)), standardize=True)
+    same.fit(th.tensor(rows))
+    preprocess = Preprocess(spaces.Box(-np.inf, np.inf, (3,)), standardize=True)
+    in_units = th.tensor(rows * np.float32(units))
+    preprocess.fit(in_units)
+    th.testing.assert_close(preprocess(in_units), same(th.tensor(rows)), rtol=1e-3, atol=1e-3)
+    th.testing.assert_close(preprocess(in_units).std(dim=0, correction=0), th.ones(3))
+
+
+def test_rare_elements_of_a_vector_by_hand():
+    rows = th.zeros(100, 4)
+    rows[:, 0] = th.arange(100) % 2
+    rows[:, 1] = th.arange(100) % 2
+    # Two lamps are lit in one of a hundred rows. One of them is of a smaller unit.
+    rows[7, 2] = 1.0
+    rows[7, 3] = 0.01
+    preprocess = Preprocess(spaces.Box(-1, 1, (4,)), standardize=True)
+    preprocess.fit(rows)
+    # The deviation of the second lamp, .000995, counts as a quarter of its light. Half the median
+    # deviation of all elements, .04975, would make its light too dim.
+    np.testing.assert_allclose(1 / preprocess.scale, [0.5, 0.5, 0.0995, 0.0025], rtol=1e-3)
 
 
 def test_of_large_observations_a_few_are_enough_to_standardize_by(monkeypatch):
