@@ -1071,20 +1071,26 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
 
     def _standardize(self) -> None:
         """Standardize inputs by the states and goals that are known."""
-        assert self.goal_buffer is not None
         self.policy.fit_standardization(self._some_observations(), self._some_goals())
-        self._n_standardized_by = len(self.goal_buffer.states)
+        self._n_standardized_by = self._n_to_standardize_by
+
+    @property
+    def _n_to_standardize_by(self) -> int:
+        """How many states are known, or transitions if goals are in the replay memory."""
+        assert self.goal_buffer is not None
+        if self.goals_in_replay:
+            return len(self.goal_buffer)
+        return len(self.goal_buffer.states)
 
     @property
     def _standardization_is_due(self) -> bool:
         """
-        Whether inputs are to be standardized anew: twice as many states are known as last time, and
-        targets allow it.
+        Whether inputs are to be standardized anew: twice as many states or transitions are known as
+        last time, and targets allow it.
         """
-        assert self.goal_buffer is not None
         if self._n_standardized_by == 0 or not self.targets.restandardizes:
             return False
-        return len(self.goal_buffer.states) >= 2 * self._n_standardized_by
+        return self._n_to_standardize_by >= 2 * self._n_standardized_by
 
     def _prepare_targets(self) -> bool:
         """
@@ -1123,8 +1129,14 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
 
     def _some_goals(self) -> th.Tensor:
         """Return known goals, evenly chosen if there are too many, shape (n, *shape)."""
-        assert self.goal_buffer is not None
-        return th.as_tensor(_evenly_chosen(self.goal_buffer.observations), device=self.device)
+        goals = self.goal_buffer
+        assert goals is not None
+        if isinstance(goals, ReplayGoals):
+            # All observations at once might not fit into memory.
+            found = goals.evenly_chosen(_most_to_fit(math.prod(goals.shape)))
+        else:
+            found = _evenly_chosen(goals.observations)
+        return th.as_tensor(found, device=self.device)
 
     def _some_observations(self) -> th.Tensor:
         """Return observations of known states, chosen likewise, shape (n, *shape)."""
@@ -1320,9 +1332,14 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             fault.num_timesteps = self.num_timesteps
 
 
+def _most_to_fit(n_numbers: int) -> int:
+    """Return by how many observations of so many numbers inputs are standardized at most."""
+    return min(_MOST_GOALS_TO_FIT, max(1, _MOST_NUMBERS_TO_FIT // n_numbers))
+
+
 def _evenly_chosen(observations: NDArray[Any]) -> NDArray[Any]:
     """Return a copy of observations or goals, evenly chosen if there are too many."""
-    most = min(_MOST_GOALS_TO_FIT, max(1, _MOST_NUMBERS_TO_FIT // observations[0].size))
+    most = _most_to_fit(observations[0].size)
     if len(observations) > most:
         places = np.linspace(0, len(observations) - 1, most, dtype=np.int64)
         observations = observations[places]

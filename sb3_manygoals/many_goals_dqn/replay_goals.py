@@ -95,6 +95,22 @@ class ReplayGoals(GoalBuffer):
             found = replay.next_observations[: replay.size()]
         return found.astype(self.dtype, copy=False).reshape(-1, *self.shape)
 
+    def evenly_chosen(self, n: int) -> NDArray[Any]:
+        """
+        Return some goals, evenly chosen from the replay memory.
+
+        :param n: greatest number of goals
+        :return: shape ``(min(n, len(self)), *shape)``
+        """
+        places = np.arange(len(self))
+        if len(places) > n:
+            places = np.linspace(0, len(places) - 1, n, dtype=np.int64)
+        replay = self._filled_replay_buffer
+        if replay is None:
+            return self.observations[places]
+        found = replay.next_observations[np.divmod(places, replay.n_envs)]
+        return found.astype(self.dtype, copy=False).reshape(-1, *self.shape)
+
     def add(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
         Return the ids of observations, which are goals once they are in the replay memory.

@@ -284,11 +284,12 @@ class TDTargets(Targets):
     own, segments come in groups of four, and each group is of one episode. So more pairs of an
     update have a goal that can be reached. Parts of goals that no transition changes tell it.
 
-    With segments, inputs are standardized anew each time twice as many states are known. And
-    actions are random with probability 1/2 in a state in which the agent has already acted on the
-    way to its goal, unless the exploration rate is 0. In a world without chance, greedy actions may
-    lead it round in circles. Once an action has led from one state to different states, this ends.
-    With ``goals_in_replay``, no such state is known.
+    With segments, inputs are standardized anew each time twice as many states are known, or with
+    ``goals_in_replay`` twice as many transitions. And actions are random with probability 1/2 in a
+    state in which the agent has already acted on the way to its goal, unless the exploration rate
+    is 0. In a world without chance, greedy actions may lead it round in circles. Once an action has
+    led from one state to different states, this ends. With ``goals_in_replay``, no such state is
+    known.
 
     :param context: the parts of the ManyGoalsDQN that targets use
     :param goal_sampling: the goals of an update. "segments": the distinct next observations of

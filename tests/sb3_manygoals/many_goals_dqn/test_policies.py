@@ -253,18 +253,23 @@ def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path, t
 
 
 @pytest.mark.parametrize(
-    ("target_class", "target_kwargs", "repeats"),
+    ("target_class", "target_kwargs", "goals_in_replay", "repeats"),
     [
-        (TDTargets, {}, True),
-        (TDTargets, {"goal_sampling": "uniform"}, False),
-        (PlannedTargets, {}, False),
+        (TDTargets, {}, False, True),
+        (TDTargets, {}, True, True),
+        (TDTargets, {"goal_sampling": "uniform"}, False, False),
+        (PlannedTargets, {}, False, False),
     ],
 )
-def test_inputs_are_standardized_again_when_twice_as_many_states_are_known(
-    monkeypatch, target_class, target_kwargs, repeats
+def test_inputs_are_standardized_again_when_twice_as_much_is_known(
+    monkeypatch, target_class, target_kwargs, goals_in_replay, repeats
 ):
     model = make_model(
-        Map(0.0), learning_starts=2, target_class=target_class, target_kwargs=target_kwargs
+        Map(0.0),
+        learning_starts=2,
+        target_class=target_class,
+        target_kwargs=target_kwargs,
+        goals_in_replay=goals_in_replay,
     )
     sizes = []
     fit = model.policy.fit_standardization
@@ -275,7 +280,7 @@ def test_inputs_are_standardized_again_when_twice_as_many_states_are_known(
 
     monkeypatch.setattr(model.policy, "fit_standardization", note)
     model.learn(200)
-    n_known = len(model.goal_buffer.states)
+    n_known = len(model.goal_buffer if goals_in_replay else model.goal_buffer.states)
     if not repeats:
         assert len(sizes) == 1
         return

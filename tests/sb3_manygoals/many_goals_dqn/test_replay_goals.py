@@ -58,6 +58,21 @@ def test_goals_are_those_of_the_transitions_and_no_others(seed, n_added, n_envs)
         goals[unknown]
 
 
+@given(st.integers(0, 10_000), st.integers(0, 12), st.integers(1, 3), st.integers(1, 20))
+def test_some_goals_are_evenly_chosen(seed, n_added, n_envs, n):
+    goals, history = goals_in_memory(seed, n_added, n_envs)
+    if n_added == 0:
+        first = np.array([[1, 2], [3, 4], [5, 6]], np.uint8)
+        goals.add(first)
+        history = list(map(tuple, first))
+    found = goals.evenly_chosen(n)
+    assert len(found) == min(n, len(history))
+    everything = goals.observations
+    assert len(everything) == len(history)
+    places = np.linspace(0, len(everything) - 1, len(found)).astype(int)
+    np.testing.assert_array_equal(found, everything[places])
+
+
 def test_equal_observations_have_equal_ids_and_different_ones_do_not():
     goals = ReplayGoals(spaces.Box(-1, 1, (2,), np.float32))
     pairs = np.array([[0.0, 1.0], [0.0, 1.0], [-0.0, 1.0], [1.0, 0.0]], np.float32)
