@@ -557,8 +557,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
 
         :param state: what :meth:`get_checkpoint_state` returned
         :raises CheckpointError: if it is of a memory of another size, keeps masks where this one
-            does not, or keeps frames where this one does not; or if this memory has become smaller
-            since
+            does not, or keeps frames where this one does not; if this memory has become smaller
+            since; or if too little memory is available
         """
         asked = {"buffer_size": state["requested_size"], "n_envs": state["n_envs"]}
         built = {"buffer_size": self.requested_size, "n_envs": self.n_envs}
@@ -584,6 +584,14 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.env_rewards = np.zeros((self.buffer_size, self.n_envs), dtype=np.float32)
         if state["stores_observations"]:
             self.store_observations()
+            n_saved = len(state["actions"])
+            if n_saved > self.buffer_size:
+                size = 2 * n_saved * self.n_envs * self.size_of_observation
+                raise CheckpointError(
+                    f"the observations of the checkpoint's replay memory take {readable(size)}, "
+                    f"{readable(share_of_memory(1.0))} are available: free some memory, or restore "
+                    "the checkpoint on a machine with more"
+                )
         elif self.stores_observations:
             self._store_ids()
         self.behavior_goals = None

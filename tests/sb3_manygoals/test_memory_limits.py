@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, memory_limits
+from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer, PlannedTargets, TDTargets
 from sb3_manygoals.world import ExactStates
 from tests.sb3_manygoals.many_goals_dqn.memories import CELLS, GOAL_SPACE, add, kept
@@ -199,6 +200,29 @@ def test_a_memory_that_shrinks_keeps_the_newest_transitions(n, kept_steps, n_env
     assert other.buffer_size == buffer.buffer_size
     for left, right in zip(kept(buffer), kept(other), strict=True):
         np.testing.assert_array_equal(left, right)
+
+
+def test_a_checkpoint_that_needs_more_memory_than_there_is_tells_so(monkeypatch):
+    memory = (3_000, GOAL_SPACE, spaces.Discrete(3), "cpu", 1)
+    saved = ManyGoalsReplayBuffer(*memory)
+    for time in range(2_500):
+        add(saved, time % 90, 0, time % 90)
+    state = saved.get_checkpoint_state()
+    assert state["stores_observations"]
+    needed = 2 * saved.size_of_observation
+    monkeypatch.setattr(memory_limits, "available_memory", lambda: 2_600 * needed / 0.9)
+    other = ManyGoalsReplayBuffer(*memory)
+    with pytest.warns(UserWarning, match="keeps the newest 2"):
+        other.set_checkpoint_state(state)
+    for left, right in zip(kept(saved), kept(other), strict=True):
+        np.testing.assert_array_equal(left, right)
+    monkeypatch.setattr(memory_limits, "available_memory", lambda: 1_500 * needed / 0.9)
+    other = ManyGoalsReplayBuffer(*memory)
+    with (
+        pytest.warns(UserWarning, match="keeps the newest 1"),
+        pytest.raises(CheckpointError, match="free some memory, or restore"),
+    ):
+        other.set_checkpoint_state(state)
 
 
 def test_the_memory_of_a_plan_is_checked_when_the_model_is_built(monkeypatch):
