@@ -48,7 +48,8 @@ class GoalSelector(ABC):
         makes the update wait for it.
 
         :param ids: goals of the update, with repetitions and ``UNKNOWN``, int64, shape ``(G,)``
-        :param losses: the paper's L(g) of each of them, shape ``(G,)``
+        :param losses: the paper's L(g) of each of them, shape ``(G,)``. With segments, it is a mean
+            over pairs that have weights, see :class:`~sb3_manygoals.many_goals_dqn.TDTargets`
         """
 
     def forget(self) -> None:  # noqa: B027
@@ -100,7 +101,10 @@ class LearningProgressSelector(GoalSelector):
 
     .. math:: p(g) = \sum_{k=i-m}^{i} \mathcal{L}_{k-m}(g) - \mathcal{L}_k(g)
 
-    An error L(g) is measured whenever the goal is in an update. The paper leaves some cases open.
+    An error L(g) is measured whenever the goal is in an update. In the paper, all pairs of a state
+    and the goal weigh the same. With the segments of
+    :class:`~sb3_manygoals.many_goals_dqn.TDTargets`, near pairs weigh more, so the errors of a goal
+    also depend on how near the states of the update are to it. The paper leaves some cases open.
     Here, negative progress counts as zero. Goals with fewer than 2m + 1 measurements count as the
     mean of the others. A tenth of the goals is drawn uniformly, so that each goal keeps a chance.
     The goal that an environment shows is chosen only if it is the only goal.

@@ -376,15 +376,23 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         rows = max(buffer_size // n_envs, 1)
         return {f"replay {name.replace('_', ' ')}": size * rows for name, size in sizes.items()}
 
-    def move_to(self, goal_buffer: GoalBuffer, states: ExactStates | None) -> None:
+    def move_to(
+        self,
+        goal_buffer: GoalBuffer,
+        states: ExactStates | None,
+        may_be_restored: bool = False,
+    ) -> None:
         """
         Let ids refer to another goal buffer and its states from now on. Next observations become
-        goals in it. Which goals were pursued is forgotten.
+        goals in it. Which goals were pursued is forgotten, unless the goals are restored ones.
 
         :param goal_buffer: the goals that ids refer to
         :param states: the states that ids refer to, those of the goal buffer. None to store
             observations
+        :param may_be_restored: whether the goals may be those that ids refer to now, as after
+            loading. They are, if all next observations keep the ids of their goals
         """
+        ids_before = self.next_goal_ids[: self.size()].copy()
         if states is None:
             # The ids of goals may be hashes then, of 63 bits.
             self.next_goal_ids = self.next_goal_ids.astype(np.int64, copy=False)
@@ -405,6 +413,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         elif not self.stores_observations:
             self.state_ids = moved
         self.states = states
+        are_restored = np.array_equal(ids_before, self.next_goal_ids[: self.size()])
+        if may_be_restored and are_restored and (ids_before != UNKNOWN).any():
+            return
         self.behavior_goal_ids[: self.size()] = UNKNOWN
         self.behavior_goals = None
 

@@ -193,6 +193,8 @@ class SavingMixin(ModelPart):
         """
         Replace the transitions by those that ``save_replay_buffer`` wrote. Their next observations
         become known goals. If the model knows nothing of the world yet, they are recorded in it.
+        Which goals were pursued is known again if ``load_world`` was called before, as ``load_all``
+        does. Else it is forgotten, because goals may have other ids.
 
         :param path: path of the file, or an open file
         :param truncate_last_traj: not used, because transitions do not depend on others
@@ -225,7 +227,8 @@ class SavingMixin(ModelPart):
             goal_buffer.replay_buffer = loaded
         model._adopt_goals(goal_buffer)
         has_ids = not model.goals_in_replay and goal_buffer.states.is_exact
-        loaded.move_to(goal_buffer, goal_buffer.states if has_ids else None)
+        states = goal_buffer.states if has_ids else None
+        loaded.move_to(goal_buffer, states, may_be_restored=True)
         assert model.world is not None
         if model.world.n_counted == 0 and not model.goals_in_replay:
             loaded.record_in(model.world)

@@ -131,15 +131,21 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
         """Store observations as frames, for which there is room from the beginning."""
         self.stores_observations = True
 
-    def move_to(self, goal_buffer: GoalBuffer, states: ExactStates | None) -> None:
+    def move_to(
+        self,
+        goal_buffer: GoalBuffer,
+        states: ExactStates | None,
+        may_be_restored: bool = False,
+    ) -> None:
         """
         Let ids refer to another goal buffer from now on. Next observations become goals in it.
 
         :param goal_buffer: the goals that ids refer to
         :param states: not used, because observations are stored
+        :param may_be_restored: whether the goals may be those that ids refer to now
         """
         self.store_observations()
-        super().move_to(goal_buffer, None)
+        super().move_to(goal_buffer, None, may_be_restored)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """

@@ -6,7 +6,7 @@ import torch as th
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import GoalBuffer
+from sb3_manygoals import GoalBuffer, ManyGoalsDQN
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import ManyGoalsSamples, PlannedTargets
 from tests.sb3_manygoals.many_goals_dqn.models import (
@@ -115,6 +115,28 @@ def test_the_replay_memory_keeps_which_goal_was_pursued():
     other = GoalBuffer(Corridor(6).observation_space)
     memory.move_to(other, other.states)
     assert (memory.behavior_goal_ids[: len(pursued)] == UNKNOWN).all()
+
+
+def test_the_goals_that_were_pursued_are_saved_and_loaded(tmp_path):
+    model = sampling("behavior", n_envs=2).learn(200)
+    model.save_all(tmp_path)
+    loaded = ManyGoalsDQN.load_all(tmp_path, model.get_env())
+    ids = model.replay_buffer.behavior_goal_ids
+    assert (ids[: model.replay_buffer.size()] != UNKNOWN).any()
+    np.testing.assert_array_equal(loaded.replay_buffer.behavior_goal_ids, ids)
+    batch = loaded.targets.sample(32, 16, loaded.rng)
+    assert batch.pursued.any()
+    assert loaded.targets.losses(batch, loaded.targets.target_values(batch)).sum() > 0
+
+
+def test_the_goals_that_were_pursued_are_forgotten_where_goals_have_other_ids(tmp_path):
+    model = sampling("behavior", n_envs=2).learn(200)
+    model.save_replay_buffer(tmp_path / "transitions")
+    other = sampling("behavior", n_envs=2)
+    # Goals are found in another order.
+    other.goal_buffer.add(CELLS[model.goal_buffer.observations.argmax(axis=1)[::-1]])
+    other.load_replay_buffer(tmp_path / "transitions")
+    assert (other.replay_buffer.behavior_goal_ids[:100] == UNKNOWN).all()
 
 
 def test_segment_goals_are_the_next_observations_filled_up_with_uniform_ones():
