@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,8 +19,8 @@ from sb3_manygoals.action_masks import random_allowed
 from sb3_manygoals.goals.buffer import KINDS_OF_GOALS, GoalBuffer
 from sb3_manygoals.goals.moved_worlds import refuse_evaluation, worlds_of
 from sb3_manygoals.goals.packed_vector_env import as_arrays
-from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical
-from sb3_manygoals.packing import as_packed, unpacked
+from sb3_manygoals.goals.spaces import check_goal_space, check_inside, converted, identical
+from sb3_manygoals.packing import PackedSpace, as_packed, unpacked
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.terminal_watch import TerminalWatch
 from sb3_manygoals.validation import check_count, check_number, how_to_offer_actions
@@ -459,7 +459,14 @@ def _check(
     space = env.single_observation_space
     check_goal_space(space)
     goal_space = space if rules.goal_buffer is None else rules.goal_buffer.goal_space
-    goals = np.asarray(as_packed(goals, goal_space))
+    is_list = not isinstance(goals, Mapping) and np.asarray(goals).dtype == object
+    if isinstance(goal_space, PackedSpace) and is_list:
+        raise ValueError(
+            f"goals must be a dict of {list(goal_space.parts)}, with n rows each, or packed "
+            "observations, such as model.goal_buffer.observations, got "
+            f"{type(goals).__name__}"
+        )
+    goals = converted(as_packed(goals, goal_space), goal_space)
     fits = goals.ndim > 0 and len(goals) > 0 and goals.shape[1:] == goal_space.shape
     if not fits or goals.dtype != goal_space.dtype:
         raise ValueError(

@@ -115,6 +115,28 @@ def check_batch(
     return array
 
 
+def converted(goals: Any, space: spaces.Space[Any]) -> NDArray[Any]:
+    """
+    Return a user's goals with the dtype of their space, where it holds their numbers: lists, and
+    arrays of other dtypes. Floats are rounded.
+
+    :param goals: one goal or a batch
+    :param space: the space of the goals
+    :return: the goals with the dtype of the space; as they are if it does not hold their numbers
+    """
+    array = np.asarray(goals)
+    dtype = np.dtype(space.dtype)
+    is_number = array.dtype.kind in "iubf"
+    if not is_number or array.dtype == dtype or (array.dtype.kind == "f" and dtype.kind != "f"):
+        return array
+    with np.errstate(over="ignore"):
+        # Rounding may give -0.0, whose bytes are not those of 0.0.
+        found: NDArray[Any] = array.astype(dtype) + dtype.type(0)
+    if dtype.kind == "f":
+        return found if np.isfinite(found).all() else array
+    return found if np.array_equal(found, array) else array
+
+
 def check_inside(
     space: spaces.Space[Any],
     observations: NDArray[Any],

@@ -181,6 +181,8 @@ class GoalTracker:
         """Steps of each goal episode so far, shape ``(n_envs,)``."""
         self.world_steps: NDArray[np.int64] = np.zeros(n_envs, dtype=np.int64)
         """Steps since each environment was reset, shape ``(n_envs,)``."""
+        self.env_sets_goals = False
+        """Whether the environments set the goals. A goal wrapper says so."""
         self.n_moves = 0
         """Steps and starts so far, by which a learner sees whether it missed some."""
         # Whether there are goals in pursuit.

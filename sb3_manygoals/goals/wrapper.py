@@ -181,6 +181,7 @@ class GoalBufferWrapper(
         )
         settings.update(_episode_settings(max_episode_steps, reset_worlds, self._env_sets_goals))
         self.goal_tracker = GoalTracker(self._source.space, 1, **settings)
+        self.goal_tracker.env_sets_goals = self._env_sets_goals
         self.observation_space = goal_observation_space(  # type: ignore[assignment]
             self._source.space, self.goal_tracker.goal_buffer.goal_space
         )
@@ -450,6 +451,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             training=training,
             **_episode_settings(max_episode_steps, reset_worlds, self._env_sets_goals),
         )
+        self.goal_tracker.env_sets_goals = self._env_sets_goals
         # The goals that the environments have set, if they set goals.
         self._env_goals: NDArray[Any] | None = None
         found_space = self.goal_tracker.goal_buffer.goal_space

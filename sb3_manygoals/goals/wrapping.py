@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.utils.env_checker import data_equivalence
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import GymEnv
@@ -17,6 +20,7 @@ from stable_baselines3.common.vec_env import (
     unwrap_vec_wrapper,
 )
 
+from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapper import (
     GoalBufferWrapper,
@@ -74,6 +78,31 @@ def goal_trackers(env: VecEnv) -> list[GoalTracker]:
                 f"{', '.join(_SHARED_SETTINGS)}"
             )
     return trackers
+
+
+def warn_of_unknown_evaluations(callbacks: Iterable[BaseCallback], goal_buffer: GoalBuffer) -> None:
+    """
+    Warn of each EvalCallback whose environment has a goal wrapper that knows no goals. Its only
+    goal would be what it shows, so each episode would succeed at once.
+
+    :param callbacks: callbacks of a training
+    :param goal_buffer: the learner's goal buffer, which may still be empty
+    """
+    for callback in callbacks:
+        if isinstance(callback, CallbackList):
+            warn_of_unknown_evaluations(callback.callbacks, goal_buffer)
+        if not isinstance(callback, EvalCallback):
+            continue
+        for tracker in find_trackers(callback.eval_env):
+            is_new = len(tracker.goal_buffer) == 0 and tracker.goal_buffer is not goal_buffer
+            if is_new and not tracker.env_sets_goals:
+                warnings.warn(
+                    "the goal wrapper of an EvalCallback knows no goals, so its episodes would "
+                    "succeed at once. Give it those of the model: "
+                    "GoalBufferWrapper(env, model.goal_buffer, training=False)",
+                    stacklevel=6,
+                )
+                break
 
 
 def is_goal_wrapped(env: GymEnv) -> bool:

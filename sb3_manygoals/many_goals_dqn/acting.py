@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sb3_manygoals.action_masks import check_action_masks, random_allowed
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
-from sb3_manygoals.goals.spaces import check_goal_obs, check_inside
+from sb3_manygoals.goals.spaces import check_goal_obs, check_inside, converted
 from sb3_manygoals.many_goals_dqn.goal_policy import (
     GoalPolicy,
     actions_of_plan,
@@ -76,8 +76,8 @@ class ActingMixin(ModelPart):
         """
         model = self._model
         advice = (
-            "wrap the environment, GoalBufferWrapper(env, model.goal_buffer); for rewards use "
-            "model.task_policy()"
+            "wrap the environment, GoalBufferWrapper(env, model.goal_buffer, training=False); for "
+            "rewards use model.task_policy()"
         )
         goal_obs = check_goal_obs(model.observation_space, observation, advice)
         if observation is not model._last_obs and not self._is_goal(goal_obs["desired_goal"]):
@@ -217,9 +217,10 @@ class ActingMixin(ModelPart):
         positive reward have the same one. Other negative rewards are refused.
 
         :param reward: the rewards of the task: an array with a number of at least 0 for each of
-            ``model.goal_buffer.observations``, or a function that returns it for these
-            observations. In ``Dict`` worlds, the function takes a dict of arrays. None: the rewards
-            that the environment gave while the model learned
+            ``model.goal_buffer.observations``, the known goals, or a function that returns it for
+            them. Goals are observations, unless a ``goal`` function or a GoalEnv says what they
+            are. In ``Dict`` worlds, the function takes a dict of arrays. None: the rewards that the
+            environment gave while the model learned
         :param gamma: discount factor of the task, in (0, 1]. None: that of the model. In worlds
             with chance, the network's distances are exact only with this one
         :param planned: whether to plan in the model of the world. Then the network acts only where
@@ -274,7 +275,8 @@ class ActingMixin(ModelPart):
         goals, world = self._plannable_world()
         space: spaces.Space[Any] = model.observation_space
         if goal is not None:
-            goal = goals.check_goals(as_packed(goal, goals.goal_space), "goal", axes=0).copy()
+            given = converted(as_packed(goal, goals.goal_space), goals.goal_space)
+            goal = goals.check_goals(given, "goal", axes=0).copy()
             space = model.observation_space["observation"]
             unknown = goals.describe_unknown(goal[None])
             if unknown is not None:

@@ -44,7 +44,11 @@ from sb3_manygoals.goals import GoalBuffer, GoalSelector
 from sb3_manygoals.goals.algorithm import GoalAlgorithm
 from sb3_manygoals.goals.buffer import KINDS_OF_GOALS, check_state_class
 from sb3_manygoals.goals.tracker import GoalTracker
-from sb3_manygoals.goals.wrapping import is_goal_wrapped, wrap_goal_env
+from sb3_manygoals.goals.wrapping import (
+    is_goal_wrapped,
+    warn_of_unknown_evaluations,
+    wrap_goal_env,
+)
 from sb3_manygoals.many_goals_dqn.acting import ActingMixin
 from sb3_manygoals.many_goals_dqn.adoption import AdoptionMixin
 from sb3_manygoals.many_goals_dqn.circles import Circles
@@ -671,10 +675,11 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             )
             if choice.is_noisy and self._may_learn_states and not self._gave_up_states:
                 advice += f". In {FEWEST_STEPS} steps or more, the default learns states"
-            warnings.warn(
-                f"only {reason}: goals that are never met again are not reached{advice}",
-                stacklevel=3,
-            )
+            assert self.goal_buffer is not None
+            what = "goals that are never met again are not reached"
+            if not self.goal_buffer.goals_are_observations:
+                what = "ways to goals cannot be planned, so learning takes longer"
+            warnings.warn(f"only {reason}: {what}{advice}", stacklevel=3)
 
     def _actions_per_step(self) -> float | None:
         """
@@ -808,7 +813,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
                 f"{plans}",
                 stacklevel=6,
             )
-        if self._n_updates == 0:
+        if self._n_updates == 0 and self.num_timesteps == 0:
             return
         if self.targets.uses_replay_buffer and self.replay_buffer.size() == 0:
             warnings.warn(
@@ -818,8 +823,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             )
         elif not self.targets.uses_replay_buffer and self.world.n_counted == 0:
             warnings.warn(
-                "the model was trained, but it knows nothing of the world: load_world or it "
-                "unlearns",
+                "the model was trained, but it knows nothing of the world: load_world, or "
+                "load_replay_buffer, or it unlearns",
                 stacklevel=6,
             )
 
@@ -840,7 +845,17 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             self._read_action_masks()
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
-        """Prepare callbacks, with a progress bar that shows the state of plans."""
+        """
+        Prepare callbacks, with a progress bar that shows the state of plans. Warn of evaluations
+        that would tell nothing.
+        """
+        assert self.goal_buffer is not None
+        prepared = self._with_progress_bar(callback, progress_bar)
+        warn_of_unknown_evaluations([prepared], self.goal_buffer)
+        return prepared
+
+    def _with_progress_bar(self, callback: MaybeCallback, progress_bar: bool) -> BaseCallback:
+        """Prepare callbacks, with a progress bar if it is wanted."""
         if not progress_bar:
             return super()._init_callback(callback)
         given = callback if isinstance(callback, list) else [callback]

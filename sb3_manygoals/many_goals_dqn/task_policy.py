@@ -377,7 +377,7 @@ def _task_of_arrivals(world: WorldModel, goals: GoalBuffer, gamma: float) -> Tas
     rewards, arrivals, ended = _arrivals_at_goals(world, goals)
     # An end without reward is a failure to the values already, whatever it costs.
     goes_on = (arrivals > 0) & (ended < arrivals)
-    cost = _cost_of_step(rewards[goes_on], gamma)
+    cost = _cost_of_step(rewards[goes_on], rewards.max(initial=0.0), gamma)
     worth = _worth(rewards, cost, gamma)
     goal_ids = np.flatnonzero((worth > 0.0) & ((rewards > 0.0) | (ended > 0)))
     n_going_on = int((ended[goal_ids] < arrivals[goal_ids]).sum())
@@ -430,7 +430,7 @@ def _task_of_outcomes(
     outcomes = world.outcomes()
     rewards = outcomes.reward_sums / outcomes.counts
     ended = outcomes.terminated
-    cost = _cost_of_step(rewards[~ended], gamma)
+    cost = _cost_of_step(rewards[~ended], rewards.max(initial=0.0), gamma)
     worth = _worth(rewards, cost, gamma)
     # The task goes on there.
     worth[~ended & (rewards <= 0.0)] = 0.0
@@ -456,18 +456,27 @@ def _task_of_outcomes(
     return task, OutcomeRewards(*found)
 
 
-def _cost_of_step(rewards: NDArray[np.float64], gamma: float) -> float:
+def _cost_of_step(rewards: NDArray[np.float64], highest: float, gamma: float) -> float:
     """
     Return the reward, 0 or negative, of each step that is not rewarded. A ValueError if it is not
     the same everywhere.
+
+    :param rewards: rewards of steps that do not end the episode
+    :param highest: the highest reward of all steps
+    :param gamma: discount factor of the task
     """
     costs = rewards[rewards <= 0.0]
     cost = float(costs.min(initial=0.0))
     if cost < 0.0 and np.ptp(costs) > _EQUAL_COSTS * -cost:
+        advice = "To do without them: reward=np.fmax(model.goal_rewards, 0)"
+        if highest <= 0.0:
+            advice = (
+                "No reward is positive, so say by reward= what to seek. The rewards of a GoalEnv "
+                "depend on its own goals: predict pursues these"
+            )
         raise ValueError(
             f"negative rewards differ, from {cost:g} to {costs.max():g} a step: a policy towards "
-            "goals avoids no observation that does not end the episode. To do without them: "
-            "reward=np.fmax(model.goal_rewards, 0)"
+            f"goals avoids no observation that does not end the episode. {advice}"
         )
     if cost < 0.0 and gamma == 1.0:
         raise ValueError(

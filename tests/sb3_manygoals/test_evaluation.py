@@ -221,6 +221,15 @@ def test_the_callback_measures_before_during_and_after(tmp_path):
     assert points[6].training_seconds < saved["training_seconds"]
 
 
+def test_goals_may_be_lists_and_of_any_dtype_that_their_space_holds():
+    expected = evaluate_mastery(Pilgrim(), corridors(2), CELLS)
+    for goals in (CELLS.tolist(), CELLS.astype(np.int64), CELLS.astype(bool)):
+        found = evaluate_mastery(Pilgrim(), corridors(2), goals)
+        np.testing.assert_array_equal(found.steps, expected.steps)
+    with pytest.raises(ValueError, match="got int64"):
+        evaluate_mastery(Pilgrim(), corridors(2), CELLS.astype(np.int64) + 256)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -12,6 +12,7 @@ from stable_baselines3.common.callbacks import (
 )
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_manygoals import (
@@ -175,6 +176,18 @@ def test_an_evaluation_in_other_environments_does_not_warn():
     model.env.reset = lambda: resets.append(model.num_timesteps) or reset()
     model.learn(60, EvalCallback(other, eval_freq=20, n_eval_episodes=1))
     assert resets == [0]
+
+
+@pytest.mark.filterwarnings("ignore:Training and eval env are not of the same type")
+@pytest.mark.parametrize("kind", ["vectorized", "single"])
+def test_an_evaluation_whose_goal_wrapper_knows_no_goals_is_a_warning(kind):
+    model = make_model(make_vec_env(world, 1))
+    other = VecGoalBufferWrapper(make_vec_env(world, 2))
+    if kind == "single":
+        other = DummyVecEnv([lambda: Monitor(GoalBufferWrapper(world()))])
+    evaluation = CallbackList([EvalCallback(other, eval_freq=20, n_eval_episodes=1, warn=False)])
+    with pytest.warns(UserWarning, match="knows no goals, so its episodes would succeed at once"):
+        model.learn(10, evaluation)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,50 @@ from sb3_manygoals import (
     VecGoalBufferWrapper,
     evaluate_mastery,
 )
+from sb3_manygoals.goals.spaces import converted
 from sb3_manygoals.many_goals_dqn import TDTargets
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, td_model
 from tests.sb3_manygoals.worlds import NumberedCorridor
 
 MOVES = np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "expected"),
+    [
+        (spaces.Box(-1, 1, (2,), np.float32), [0.2, -0.0], np.float32([0.2, 0.0])),
+        (spaces.Box(-1, 1, (2,), np.float32), [0, True], np.float32([0, 1])),
+        (spaces.MultiDiscrete([5, 5]), [[1, 2]], np.int64([[1, 2]])),
+        (spaces.MultiBinary(2), [True, False], np.int8([1, 0])),
+        (spaces.Box(0, 255, (1,), np.uint8), [255], np.uint8([255])),
+        (spaces.Discrete(3), 2, np.int64(2)),
+        # These stay as they are, and are refused where they are used.
+        (spaces.Box(0, 255, (1,), np.uint8), [256], np.int64([256])),
+        (spaces.Box(0, 255, (1,), np.uint8), [1.0], np.float64([1.0])),
+        (spaces.Box(-1, 1, (1,), np.float32), [1e300], np.float64([1e300])),
+        (spaces.Discrete(3), "2", np.array("2")),
+    ],
+)
+def test_goals_get_the_dtype_of_their_space_if_it_holds_them(space, given, expected):
+    found = converted(given, space)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+    assert not (found.dtype.kind == "f" and np.signbit(found).any())
+
+
+def test_a_list_of_dicts_is_no_batch_of_goals():
+    view = spaces.Dict({"place": spaces.Discrete(3), "door": spaces.MultiBinary(1)})
+
+    class View(gym.Env):
+        observation_space = view
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return {"place": np.int64(0), "door": np.zeros(1, np.int8)}, {}
+
+    goals = [view.sample(), view.sample()]
+    with pytest.raises(ValueError, match=r"a dict of \['door', 'place'\].* rows each.* got list"):
+        evaluate_mastery(None, SyncVectorEnv([View]), goals)
 
 
 class Grid(gym.Env):

@@ -172,8 +172,9 @@ def test_random_steps_are_enough_for_a_policy_to_all_goals(walker):
 
 
 @pytest.mark.parametrize("goal", range(6))
-def test_a_policy_to_one_goal_goes_there_and_stays(walker, goal):
-    policy = walker.goal_policy(CELLS[goal])
+@pytest.mark.parametrize("given", [np.asarray, list])
+def test_a_policy_to_one_goal_goes_there_and_stays(walker, goal, given):
+    policy = walker.goal_policy(given(CELLS[goal]))
     assert policy.observation_space == Corridor().observation_space
     actions, _ = policy.predict(CELLS)
     is_other = np.arange(6) != goal

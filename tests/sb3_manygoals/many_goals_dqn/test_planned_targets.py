@@ -438,7 +438,7 @@ def test_by_default_it_masters_a_corridor_without_a_target_network(rewards):
 def test_a_loaded_model_that_knows_nothing_plans_as_it_meets_transitions(tmp_path):
     model = make_model(Corridor(40), updates_per_step=0.01).learn(1_000)
     loaded = reloaded(model, tmp_path, Corridor(40))
-    message = "it knows nothing of the world: load_world or it unlearns"
+    message = "it knows nothing of the world: load_world, or load_replay_buffer, or it"
     with pytest.warns(UserWarning, match=message):
         loaded.learn(400, reset_num_timesteps=False)
     assert loaded.world.n_counted == 400

@@ -333,7 +333,12 @@ def test_arguments_out_of_their_range_are_refused(treasure, arguments, message):
         (
             lambda: taught(Paid({5: -2.0, 8: 1.0}, ENDS)),
             {},
-            "negative rewards differ, from -2 to 0",
+            "does not end the episode. To do without them: reward=np.fmax(model.goal_rewards, 0)",
+        ),
+        (
+            lambda: taught(Paid({5: -2.0}, ENDS)),
+            {},
+            "No reward is positive, so say by reward= what to seek",
         ),
         (
             lambda: taught(Paid({8: 1.0}, ENDS, cost=-1.0)),
