@@ -18,7 +18,14 @@ from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
 from sb3_manygoals.goals.achievement import Achievement, GoalFunction, Reached
 from sb3_manygoals.goals.files import read_npz, write_npz
 from sb3_manygoals.goals.known_goals import AchievedGoals, KnownGoals, StatesAsGoals
-from sb3_manygoals.goals.spaces import check_batch, check_goal_space, check_inside, identical, shown
+from sb3_manygoals.goals.spaces import (
+    check_batch,
+    check_goal_space,
+    check_inside,
+    converted,
+    identical,
+    shown,
+)
 from sb3_manygoals.memory_limits import check_memory, share_of_memory
 from sb3_manygoals.packing import are_floats
 from sb3_manygoals.validation import check_count
@@ -143,7 +150,7 @@ class GoalBuffer:
         """The states that were met, held-out ones too."""
         self._known = self._no_goals()
         if len(np.asarray(held_out)):
-            held_out = self.check_goals(held_out, "held_out")
+            held_out = self.check_goals(converted(held_out, self.goal_space), "held_out")
             self._held_out = self._states_of_goals(len(held_out) + 1)
             self._held_out.add(held_out)
             if goal is None:
@@ -242,6 +249,11 @@ class GoalBuffer:
     def remembers_goals(self) -> bool:
         """Whether a goal stays known once it was met."""
         return True
+
+    @property
+    def takes_all_goals(self) -> bool:
+        """Whether all that is achieved becomes a goal: there is no ``goal_list``."""
+        return self._goal_list is None
 
     @property
     def goals_are_places(self) -> bool:

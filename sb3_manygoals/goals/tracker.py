@@ -15,7 +15,7 @@ from sb3_manygoals import errors
 from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.goals.buffer import GoalBuffer
 from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
-from sb3_manygoals.goals.spaces import OutsideSpaceError
+from sb3_manygoals.goals.spaces import OutsideSpaceError, converted
 from sb3_manygoals.packing import as_packed
 from sb3_manygoals.random_streams import Stream, generator
 from sb3_manygoals.validation import check_count, check_rewards
@@ -280,9 +280,8 @@ class GoalTracker:
         goal = options.pop("goal", None)
         if goal is None:
             return None
-        goal = as_packed(goal, self.goal_buffer.goal_space)
-        if isinstance(goal, (list, tuple)):
-            goal = self.goal_buffer.achievement.as_goal(goal, "options['goal'] must be")
+        space = self.goal_buffer.goal_space
+        goal = converted(as_packed(goal, space), space)
         return self.goal_buffer.check_goals(goal, "options['goal']", axes=0)
 
     def warn_of_unknown(self, goal: NDArray[Any]) -> None:

@@ -8,7 +8,12 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.utils.env_checker import data_equivalence
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CallbackList,
+    EvalCallback,
+    EventCallback,
+)
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import GymEnv
@@ -91,6 +96,8 @@ def warn_of_unknown_evaluations(callbacks: Iterable[BaseCallback], goal_buffer: 
     for callback in callbacks:
         if isinstance(callback, CallbackList):
             warn_of_unknown_evaluations(callback.callbacks, goal_buffer)
+        if isinstance(callback, EventCallback) and callback.callback is not None:
+            warn_of_unknown_evaluations([callback.callback], goal_buffer)
         if not isinstance(callback, EvalCallback):
             continue
         for tracker in find_trackers(callback.eval_env):

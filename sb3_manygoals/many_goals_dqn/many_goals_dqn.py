@@ -822,9 +822,11 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
                 stacklevel=6,
             )
         elif not self.targets.uses_replay_buffer and self.world.n_counted == 0:
+            # With PlannedTargets of the user's choice, there are no transitions to load.
+            also = ", or load_replay_buffer," if self._stores_transitions else ""
             warnings.warn(
-                "the model was trained, but it knows nothing of the world: load_world, or "
-                "load_replay_buffer, or it unlearns",
+                "the model was trained, but it knows nothing of the world: load_world"
+                f"{also} or it unlearns",
                 stacklevel=6,
             )
 
@@ -1085,17 +1087,39 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self._warn_of_alike_goals()
 
     def _standardize(self) -> None:
-        """Standardize inputs by the states and goals that are known."""
-        self.policy.fit_standardization(self._some_observations(), self._some_goals())
+        """Standardize inputs by the states and goals that are known, or in the replay memory."""
+        observations = self._some_observations()
+        goals = self._some_goals()
+        if self._standardizes_by_transitions and not self.goals_in_replay:
+            assert self.goal_buffer is not None
+            n_numbers = math.prod(self.goal_buffer.observation_shape)
+            met = self.replay_buffer.evenly_chosen(_most_to_fit(n_numbers))
+            observations = th.as_tensor(met, device=self.device)
+            goals = th.as_tensor(self.goal_buffer.achieved(met), device=self.device)
+        self.policy.fit_standardization(observations, goals)
         self._n_standardized_by = self._n_to_standardize_by
 
     @property
-    def _n_to_standardize_by(self) -> int:
-        """How many states are known, or transitions if goals are in the replay memory."""
+    def _standardizes_by_transitions(self) -> bool:
+        """
+        Whether inputs are standardized by what is in the replay memory, because goals are there, or
+        because the goal buffer is full and does not know what was met last.
+        """
         assert self.goal_buffer is not None
         if self.goals_in_replay:
-            return len(self.goal_buffer)
-        return len(self.goal_buffer.states)
+            return True
+        states = self.goal_buffer.states
+        is_full = len(states) == states.capacity and self.goal_buffer.takes_all_goals
+        return is_full and self.replay_buffer.size() > 0
+
+    @property
+    def _n_to_standardize_by(self) -> int:
+        """How many states are known, or transitions if inputs are standardized by these."""
+        assert self.goal_buffer is not None
+        n_states = len(self.goal_buffer.states)
+        if self._standardizes_by_transitions:
+            return max(self.replay_buffer.size() * self.n_envs, n_states)
+        return n_states
 
     @property
     def _standardization_is_due(self) -> bool:

@@ -390,7 +390,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param states: the states that ids refer to, those of the goal buffer. None to store
             observations
         :param may_be_restored: whether the goals may be those that ids refer to now, as after
-            loading. They are, if all next observations keep the ids of their goals
+            loading. They are, if all next observations keep the ids of their goals. Goals that no
+            transition led to are forgotten nevertheless, because nothing tells their ids
         """
         ids_before = self.next_goal_ids[: self.size()].copy()
         if states is None:
@@ -414,9 +415,15 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             self.state_ids = moved
         self.states = states
         are_restored = np.array_equal(ids_before, self.next_goal_ids[: self.size()])
+        pursued = self.behavior_goal_ids[: self.size()]
         if may_be_restored and are_restored and (ids_before != UNKNOWN).any():
+            is_kept = np.isin(pursued, ids_before)
+            own = self.behavior_goals
+            if own is not None and own.shape[2:] == goal_buffer.shape:
+                is_kept |= pursued == OWN_GOAL
+            pursued[~is_kept] = UNKNOWN
             return
-        self.behavior_goal_ids[: self.size()] = UNKNOWN
+        pursued[:] = UNKNOWN
         self.behavior_goals = None
 
     def record_in(self, world: WorldModel) -> None:
@@ -506,6 +513,19 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             rewards=rewards,
             terminated=self.dones[oldest_first].reshape(-1),
         )
+
+    def evenly_chosen(self, n: int) -> NDArray[Any]:
+        """
+        Return next observations, evenly chosen from all transitions.
+
+        :param n: greatest number of observations
+        :return: shape ``(min(n, number of transitions), *observation_space.shape)``
+        """
+        n_transitions = self.size() * self.n_envs
+        places = np.arange(n_transitions)
+        if n_transitions > n:
+            places = np.linspace(0, n_transitions - 1, n, dtype=np.int64)
+        return self.observations_at(*np.divmod(places, self.n_envs))[1]
 
     def _blocks(self) -> Iterator[slice]:
         """Yield slices of the times at which there are transitions."""

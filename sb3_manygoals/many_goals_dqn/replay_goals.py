@@ -102,14 +102,12 @@ class ReplayGoals(GoalBuffer):
         :param n: greatest number of goals
         :return: shape ``(min(n, len(self)), *shape)``
         """
-        places = np.arange(len(self))
-        if len(places) > n:
-            places = np.linspace(0, len(places) - 1, n, dtype=np.int64)
         replay = self._filled_replay_buffer
-        if replay is None:
-            return self.observations[places]
-        found = replay.next_observations[np.divmod(places, replay.n_envs)]
-        return found.astype(self.dtype, copy=False).reshape(-1, *self.shape)
+        if replay is not None:
+            return replay.evenly_chosen(n).astype(self.dtype, copy=False)
+        # While there are no transitions, there are few goals.
+        places = np.linspace(0, len(self) - 1, min(n, len(self)), dtype=np.int64)
+        return self.observations[places]
 
     def add(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """

@@ -527,14 +527,14 @@ class TDTargets(Targets):
         Return the goal that each transition led to. A full goal buffer does not know all of them.
 
         :param samples: the transitions, S of them
-        :return: the ids of the goals, ``OWN_GOAL`` for goals without one, and -1 for held-out ones;
-            and numbers that are equal for equal goals, -1 for held-out ones. Both have the shape
-            (S,)
+        :return: the ids of the goals, ``OWN_GOAL`` for goals without one, and -1 for what is held
+            out or not in the ``goal_list``; and numbers that are equal for equal goals, -1
+            likewise. Both have the shape (S,)
         """
         goal_buffer = self.context.goal_buffer
         ids = samples.next_goal_ids.cpu().numpy().copy()
         without_id = np.flatnonzero(ids == UNKNOWN)
-        if len(without_id) == 0:
+        if len(without_id) == 0 or not goal_buffer.takes_all_goals:
             return ids, ids
         met = goal_buffer.achieved(samples.next_observations[without_id].cpu().numpy())
         goals = np.zeros((len(ids), *met.shape[1:]), met.dtype)

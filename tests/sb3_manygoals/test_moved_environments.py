@@ -179,13 +179,14 @@ def test_an_evaluation_in_other_environments_does_not_warn():
 
 
 @pytest.mark.filterwarnings("ignore:Training and eval env are not of the same type")
-@pytest.mark.parametrize("kind", ["vectorized", "single"])
+@pytest.mark.parametrize("kind", ["vectorized", "single", "nested"])
 def test_an_evaluation_whose_goal_wrapper_knows_no_goals_is_a_warning(kind):
     model = make_model(make_vec_env(world, 1))
     other = VecGoalBufferWrapper(make_vec_env(world, 2))
     if kind == "single":
         other = DummyVecEnv([lambda: Monitor(GoalBufferWrapper(world()))])
-    evaluation = CallbackList([EvalCallback(other, eval_freq=20, n_eval_episodes=1, warn=False)])
+    one = EvalCallback(other, eval_freq=20, n_eval_episodes=1, warn=False)
+    evaluation = CallbackList([EveryNTimesteps(30, one) if kind == "nested" else one])
     with pytest.warns(UserWarning, match="knows no goals, so its episodes would succeed at once"):
         model.learn(10, evaluation)
 

@@ -129,6 +129,27 @@ def test_the_goals_that_were_pursued_are_saved_and_loaded(tmp_path):
     assert loaded.targets.losses(batch, loaded.targets.target_values(batch)).sum() > 0
 
 
+def test_pursued_goals_that_nothing_led_to_are_forgotten(tmp_path):
+    def model_of(last):
+        goals = {"goal": lambda seen: seen.argmax(), "goal_list": [5, 4, *last]}
+        return td_model(
+            Corridor(20, start=3),
+            targets={"goal_sampling": "behavior"},
+            goal_wrapper_kwargs={"max_episode_steps": 5, "reset_worlds": True, **goals},
+            learning_starts=1_000,
+        )
+
+    model = model_of([15, 17]).learn(200)
+    pursued = model.replay_buffer.behavior_goal_ids[:200].copy()
+    assert set(np.unique(pursued)) == {0, 1, 2, 3}
+    model.save_replay_buffer(tmp_path / "transitions")
+    for last in ([18, 16], []):
+        other = model_of(last)
+        other.load_replay_buffer(tmp_path / "transitions")
+        kept = np.where(pursued < 2, pursued, UNKNOWN)
+        np.testing.assert_array_equal(other.replay_buffer.behavior_goal_ids[:200], kept)
+
+
 def test_the_goals_that_were_pursued_are_forgotten_where_goals_have_other_ids(tmp_path):
     model = sampling("behavior", n_envs=2).learn(200)
     model.save_replay_buffer(tmp_path / "transitions")
@@ -217,6 +238,25 @@ def test_segments_teach_goals_for_which_the_goal_buffer_had_no_room(kind, action
     found = model.targets.target_values(batch)
     assert len(cells) == len(found)
     th.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("reached", [None, 0.5])
+def test_segments_teach_only_the_goals_of_a_list(reached):
+    goals = {
+        "goal": lambda seen: np.array([seen.argmax()], np.float32),
+        "goal_list": np.float32([[2], [9]]),
+        "reached": reached,
+    }
+    model = td_model(
+        DummyVecEnv([lambda: Corridor(12)] * 2),
+        targets={"goal_sampling": "segments"},
+        goal_wrapper_kwargs={"max_episode_steps": 5, **goals},
+        learning_starts=1_000,
+    ).learn(400)
+    batch = model.targets.sample(32, 32, model.rng)
+    assert len(batch.samples.next_observations.unique(dim=0)) > 2
+    assert set(batch.goals[:, 0].tolist()) == {2.0, 9.0}
+    assert (batch.goal_ids != UNKNOWN).all()
 
 
 def test_segments_do_not_teach_held_out_goals():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 
-from sb3_manygoals import RewardPredictor
+from sb3_manygoals import GoalBuffer, RewardPredictor
 from sb3_manygoals.goals.wrapper import goal_observation_space as goal_space
 from sb3_manygoals.many_goals_dqn import (
     CnnPolicy,
@@ -290,6 +290,31 @@ def test_inputs_are_standardized_again_when_twice_as_much_is_known(
     assert n_known < 2 * sizes[-1]
     for network in model.policy.networks:
         assert th.equal(network.trunk[0].scale, model.q_net.trunk[0].scale)
+
+
+def test_inputs_are_standardized_by_transitions_once_the_goal_buffer_is_full(monkeypatch):
+    goal_buffer = GoalBuffer(Map(0.0).observation_space, 20)
+    model = make_model(
+        Map(0.0),
+        learning_starts=2,
+        target_class=TDTargets,
+        goal_wrapper_kwargs={"goal_buffer": goal_buffer},
+    )
+    seen = []
+    fit = model.policy.fit_standardization
+
+    def note(observations, goals):
+        seen.append(observations.clone())
+        fit(observations, goals)
+
+    monkeypatch.setattr(model.policy, "fit_standardization", note)
+    with pytest.warns(RuntimeWarning, match="full with 20 goals"):
+        model.learn(200)
+    sizes = [len(observations) for observations in seen]
+    assert sizes[-1] > 60
+    assert all(later >= 2 * earlier for earlier, later in itertools.pairwise(sizes))
+    met = {tuple(row) for row in model.replay_buffer.next_observations[:, 0].tolist()}
+    assert {tuple(row) for row in seen[-1].tolist()} <= met
 
 
 def test_a_model_that_was_loaded_standardizes_again_when_it_knows_more(monkeypatch, tmp_path):
