@@ -493,7 +493,7 @@ class GoalBuffer:
         self._warned_that_full = True
         warnings.warn(
             f"the goal buffer is full with {self.capacity} goals: new observations will not become "
-            "goals. To keep more, raise capacity, of the goal buffer",
+            "goals, and plans leave them out. To keep more, raise capacity, of the goal buffer",
             RuntimeWarning,
             stacklevel=4,
         )

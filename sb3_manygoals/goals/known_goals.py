@@ -272,13 +272,20 @@ class StatesAsGoals(KnownGoals):
         new_ids = set(state_ids[is_no_goal].tolist()) - {UNKNOWN}
         new = np.array(sorted(new_ids), dtype=np.int64)
         if len(self.held_out):
-            new = new[~self._is_held_out(self.states[new])]
+            new = new[~self._are_states_held_out(new)]
         new = new[: self.capacity - self._n_goals]
         n_before = self._n_goals
         self._n_goals += len(new)
         self.goal_of_state[new] = np.arange(n_before, self._n_goals)
         self._state_of_goal[n_before : self._n_goals] = new
         return self.ids_achieved(state_ids, observations)
+
+    def _are_states_held_out(self, state_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which states are held out. Learned states are, however they look."""
+        found = self._is_held_out(self.states[state_ids])
+        if not self.states.is_exact:
+            found |= np.isin(state_ids, self.states.ids(self.held_out.observations))
+        return found
 
     @property
     def is_full(self) -> bool:

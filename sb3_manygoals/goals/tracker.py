@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -42,7 +43,7 @@ class Starts:
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
-        """How often each goal was a start, by its id."""
+        """How often each start was made, by its number."""
         self.n_starts = 0
         """The number of starts."""
         self.n_equal_pairs = 0
@@ -52,8 +53,8 @@ class Starts:
         """
         Count starts.
 
-        :param ids: the goals that they are, shape ``(n,)``. Those with ``UNKNOWN`` count as all
-            different
+        :param ids: numbers that are equal for equal starts, such as the ids of goals, shape
+            ``(n,)``. Those with ``UNKNOWN`` count as all different
         """
         self.n_starts += len(ids)
         for goal_id in ids[ids != UNKNOWN].tolist():
@@ -383,9 +384,31 @@ class GoalTracker:
         self._has_begun = True
         self.steps[rows] = 0
         was_reset = np.broadcast_to(world_was_reset, len(rows))
-        self.starts.observe(current_ids[was_reset])
+        self.starts.observe(self._numbers_of_starts(rows[was_reset], current_ids[was_reset]))
         self.world_steps[rows[was_reset]] = 0
         self.n_moves += 1
+
+    def _numbers_of_starts(
+        self, rows: NDArray[np.integer[Any]], goal_ids: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """
+        Return numbers that are equal for equal starts.
+
+        :param rows: which environments have begun anew, shape ``(n,)``
+        :param goal_ids: the goals that they show, shape ``(n,)``
+        :return: the ids of these goals, and numbers below -1 for starts that are no goals, such as
+            those that are held out or in no ``goal_list``, shape ``(n,)``
+        """
+        numbers = goal_ids.copy()
+        for place in np.flatnonzero(goal_ids == UNKNOWN).tolist():
+            row = rows[place]
+            if self.state_ids[row] != UNKNOWN:
+                numbers[place] = -2 - 2 * self.state_ids[row]
+                continue
+            achieved = np.ascontiguousarray(self.achieved_goals[row]).tobytes()
+            digest = hashlib.blake2b(achieved, digest_size=7).digest()
+            numbers[place] = -3 - 2 * int.from_bytes(digest, "little")
+        return numbers
 
     def go_on(
         self,
@@ -532,7 +555,9 @@ class GoalTracker:
         """Return which environments are to be reset, of those in which a goal episode ended."""
         resets = only_goal_ended & bool(self.reset_worlds)
         if self.reset_worlds == "auto" and self.max_episode_steps is not None and resets.any():
-            if not self.starts.are_broad(len(self.goal_buffer)):
+            goals = self.goal_buffer
+            n_known = len(goals) if goals.takes_all_goals else len(goals.states)
+            if not self.starts.are_broad(n_known):
                 resets &= self.world_steps >= _EPISODES_TO_RESET * self.max_episode_steps
         return resets
 

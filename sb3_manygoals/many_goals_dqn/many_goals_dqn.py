@@ -1056,6 +1056,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         per_step = self._updates_each_step(type(self.targets))
         assert per_step is not None
         pacer = self._pacer
+        if self.targets.plan.model is None and not pacer.is_waiting:
+            pacer.wait()
         steps_to_come = self._total_timesteps - self.num_timesteps
         pacer.add_due(n_due, per_step * steps_to_come)
         if pacer.is_waiting:

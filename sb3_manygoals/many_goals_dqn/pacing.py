@@ -82,6 +82,11 @@ class UpdatePacer:
         self._is_last = False
         self._last_length = 0
 
+    def wait(self) -> None:
+        """Let updates wait again, because there is no plan, as where states are learned anew."""
+        self.restart()
+        self.is_waiting = True
+
     def add_due(self, n: int, to_come: float) -> None:
         """
         Take note that updates are due.

@@ -216,7 +216,8 @@ class PlannedTargets(Targets):
             self.is_discovering = False
         elif since >= max(_LOOK_EVERY, n_seen // _LOOK_SHARE):
             n_new_now = states.n_added - states.n_recurred
-            are_many_new = n_new_now - n_new > _FEW_NEW * since
+            # There is nothing more to discover once there is no room for it.
+            are_many_new = n_new_now - n_new > _FEW_NEW * since and not states.is_full
             takes_long = len(states) > _MANY_STATES
             self.is_discovering = are_many_new or (takes_long and not self._is_tried_often)
             self._looked_at = (states.n_added, n_new_now)
@@ -325,8 +326,12 @@ class PlannedTargets(Targets):
         return reached[0] - reached[1]
 
     def _steps_to(self, value: float) -> int:
-        """Return how many steps away a goal of this value is."""
+        """
+        Return how many steps away a goal of this value is. A goal with a smaller value than
+        ``least_value`` counts as one with this value: its value is not settled yet.
+        """
         never = self.plan.unreachable_value
+        value = max(value, self.plan.least_value)
         nearness = (value - never) / (self.plan.goal_reward - never)
         return math.ceil(math.log(nearness) / math.log(self.plan.gamma)) + 1
 

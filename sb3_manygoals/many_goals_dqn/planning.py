@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -25,8 +26,11 @@ _GOALS_AT_A_TIME = 32
 # often.
 _MORE_GOALS_AT_A_TIME = 128
 _FEW_STATES = 2**14
-# Value iteration makes at most so many sweeps. The first plan goes on until values converge.
+# Value iteration makes at most so many sweeps. The first plan goes on until values converge. A plan
+# of few pairs of state and goal makes as many as a goal may have steps to it.
 _MOST_SWEEPS = 100
+# A goal that is so many times 1 / (1 - gamma) steps away, or more, counts as unreachable.
+_DISCOUNTS_TO_FARTHEST = 3.0
 # After every so many sweeps, value iteration checks whether values still change.
 _CHECK_EVERY = 4
 # Value iteration stops once no value changes by more than this share of the cost of a step.
@@ -246,6 +250,12 @@ class TransitionModel:
         return cls(*(csr_array(tuple(state[name]), shape=state["shape"]) for name in names))
 
 
+def _sweeps_of_few_pairs(n_states: int, gamma: float) -> int:
+    """Return the greatest number of sweeps in a plan of few pairs: the longest way has as many."""
+    farthest = math.ceil(_DISCOUNTS_TO_FARTHEST / (1.0 - gamma))
+    return max(_MOST_SWEEPS, min(n_states, farthest))
+
+
 class _Prepared(NamedTuple):
     """What is computed once for all goals of a plan."""
 
@@ -316,7 +326,7 @@ class AllGoalsPlan:
         """Value of a goal that is never reached."""
         self.step_cost = (1.0 - gamma) * goal_reward - step_reward
         """The difference that one more step makes to a value near the goal."""
-        farthest = (goal_reward - self.unreachable_value) * np.exp(-3.0)
+        farthest = (goal_reward - self.unreachable_value) * np.exp(-_DISCOUNTS_TO_FARTHEST)
         self.least_value = self.unreachable_value + farthest
         """Value of a goal 3 / (1 - gamma) steps away. Smaller values count as unreachable."""
         self.arrival_value = _arrival_value(gamma, goal_reward, step_reward)
@@ -366,7 +376,7 @@ class AllGoalsPlan:
         :param goals: the known goals
         :param converge: whether value iteration goes on until values converge, if the plan is not
             partial. Use it when there is no earlier plan to start from. If False, there are at most
-            100 sweeps
+            100 sweeps, or 3 / (1 - gamma) if there are fewer than a million pairs of state and goal
         :raises MemoryError: if the values do not fit into the available memory
         """
         n_states = len(world.identity)
@@ -397,6 +407,8 @@ class AllGoalsPlan:
                 self.model = model.likeliest()
         elif converge and not self.is_partial:
             self._sweeps_of_this_plan = max(_MOST_SWEEPS, n_states)
+        elif not is_many:
+            self._sweeps_of_this_plan = _sweeps_of_few_pairs(n_states, self.gamma)
         self._prepared = self._prepare(search)
         self._plan_all()
 

@@ -434,7 +434,7 @@ def _task_of_outcomes(
     worth = _worth(rewards, cost, gamma)
     # The task goes on there.
     worth[~ended & (rewards <= 0.0)] = 0.0
-    goal_ids = goals.goals_of_states(outcomes.next_state_ids)
+    goal_ids = _goals_of_states(goals)[outcomes.next_state_ids]
     # Held-out observations are not pursued.
     worth[(goal_ids == UNKNOWN) & (worth > 0.0)] = 0.0
     is_paid = worth > 0.0
@@ -454,6 +454,21 @@ def _task_of_outcomes(
         wanted = outcome_keys(pairs, chances.indices, terminated)
         found.append(worth[order][np.searchsorted(keys[order], wanted)])
     return task, OutcomeRewards(*found)
+
+
+def _goals_of_states(goals: GoalBuffer) -> NDArray[np.int64]:
+    """
+    Return a goal that each known state achieves: its own one, or within a tolerance another one.
+
+    :param goals: the known goals, and the states
+    :return: ids of goals, shape ``(number of states,)``. ``UNKNOWN`` for states that achieve none
+    """
+    begin, state_ids = goals.achieving_states()
+    goal_ids = np.repeat(np.arange(len(goals)), np.diff(begin))
+    own = goals.goals_of_states(np.arange(len(goals.states)))
+    found = np.full(len(own), UNKNOWN)
+    found[state_ids] = goal_ids
+    return np.where(own == UNKNOWN, found, own)
 
 
 def _cost_of_step(rewards: NDArray[np.float64], highest: float, gamma: float) -> float:

@@ -103,7 +103,7 @@ class ExactStates:
     def observe(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
         Do as :meth:`add` for observations that an environment shows, and count how many of them
-        recur. Observations for which there was no room are not counted.
+        recur. Observations for which there was no room count as new ones.
 
         :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
         :return: their ids, shape ``(n,)``. ``UNKNOWN`` for those for which there was no room
@@ -111,9 +111,14 @@ class ExactStates:
         n_before = len(self)
         ids = self.add(observations)
         n_with_room = int(np.count_nonzero(ids != UNKNOWN))
-        self.n_added += n_with_room
+        self.n_added += len(ids)
         self.n_recurred += n_with_room - (len(self) - n_before)
         return ids
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another state."""
+        return len(self) >= self.capacity
 
     def _look_up(self, observations: NDArray[Any], take_in: bool) -> NDArray[np.int64]:
         """Return the ids of observations. Those that are new get one if they are to be taken in."""

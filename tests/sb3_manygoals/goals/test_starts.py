@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import GoalBufferWrapper, VecGoalBufferWrapper
+from sb3_manygoals import GoalBuffer, GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.goals.tracker import Starts
 from tests.sb3_manygoals.worlds import Corridor
@@ -94,6 +94,25 @@ def test_a_world_with_one_start_goes_on_but_returns_now_and_then(vector):
     jumps = player.jumps
     player.play(99)
     assert player.jumps == jumps
+
+
+@pytest.mark.filterwarnings("ignore:the goal buffer is full")
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("why", ["in no list", "held out", "no room"])
+def test_one_start_that_is_no_goal_is_one_start(vector, why):
+    space = Corridor(LENGTH).observation_space
+    start = Corridor(LENGTH).observation_of(20)
+    buffers = {
+        "in no list": GoalBuffer(space, goal=lambda seen: seen.argmax(), goal_list=[2, 3, 30]),
+        "held out": GoalBuffer(space, held_out=start[None]),
+        "no room": GoalBuffer(space, capacity=2),
+    }
+    buffers["no room"].add(np.stack([Corridor(LENGTH).observation_of(cell) for cell in (0, 1)]))
+    player = Player(vector, start=20, max_episode_steps=5, goal_buffer=buffers[why])
+    player.play(95)
+    assert player.ends >= 18
+    # If the first start is held out, the first goal is found by a step, and so is another start.
+    assert player.jumps <= 6
 
 
 @pytest.mark.parametrize("vector", [False, True])

@@ -212,6 +212,33 @@ def test_a_world_with_far_more_states_than_steps_is_not_planned(share, ratio, is
     assert not found.is_noisy
 
 
+def test_a_full_goal_buffer_does_not_make_observations_seem_to_recur():
+    choice = TargetChoice()
+    states = ExactStates(spaces.Discrete(100_000), 200)
+    rng = np.random.default_rng(0)
+    states.observe(rng.integers(100_000, size=1_000))
+    assert choice.review(1_000, 20, states, is_planned=True).plan is False
+    states.observe(rng.integers(100_000, size=20_000))
+    assert choice.review(20_000, 20, states, is_planned=False) is None
+
+
+@pytest.mark.filterwarnings("ignore:the goal buffer is full", "ignore:only ")
+def test_a_learner_whose_goal_buffer_is_full_goes_on_bootstrapping():
+    env = BitFlippingEnv(n_bits=13)
+    model = make_model(
+        env,
+        "MultiInputPolicy",
+        goal_wrapper_kwargs={"goals_from": "achieved"},
+        updates_per_step=0.002,
+        learning_starts=500,
+    )
+    model.goal_buffer.capacity = 700
+    model.goal_buffer.states.capacity = 700
+    model.learn(4_500)
+    assert len(model.goal_buffer.states) == 700
+    assert isinstance(model.targets, TDTargets)
+
+
 def walks_on_a_ring(n_states, n_episodes, n_steps, rng, n_envs=2):
     """
     Return ids of states and next states of random walks in a ring, which begin anywhere.

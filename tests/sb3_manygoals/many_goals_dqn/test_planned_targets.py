@@ -435,6 +435,33 @@ def test_by_default_it_masters_a_corridor_without_a_target_network(rewards):
     assert model.q_net_target is None
 
 
+def test_the_longest_way_is_as_long_as_values_tell():
+    targets = make_model().targets
+    plan = targets.plan
+    for n_steps in (1, 10, 250):
+        value = plan.goal_reward
+        for _ in range(n_steps - 1):
+            value = plan.step_reward + plan.gamma * value
+        # Rounding may make it one step more.
+        assert targets._steps_to(value + 1e-9) - n_steps in (0, 1)
+    for value in (plan.unreachable_value, np.float32(-10.0), plan.least_value):
+        assert targets._steps_to(float(value)) in (300, 301)
+
+
+def test_updates_wait_again_where_there_is_no_plan_any_more():
+    model = make_model(updates_per_step=1.0).learn(400)
+    assert not model._pacer.is_waiting
+    # As where states are to be learned anew.
+    model.targets.plan.model = None
+    model.targets.planned_at = None
+    n_updates = model._n_updates
+    model.targets.is_plan_due = lambda _: False
+    model._is_learning = True
+    model.train(gradient_steps=4)
+    assert model._pacer.is_waiting
+    assert model._n_updates == n_updates
+
+
 def test_a_loaded_model_that_knows_nothing_plans_as_it_meets_transitions(tmp_path):
     model = make_model(Corridor(40), updates_per_step=0.01).learn(1_000)
     loaded = reloaded(model, tmp_path, Corridor(40))

@@ -42,6 +42,7 @@ def at_most(sweeps):
     """Let plans have so many sweeps at most."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "_MOST_SWEEPS", sweeps)
+        patch.setattr(planning, "_sweeps_of_few_pairs", lambda *_: sweeps)
         yield
 
 
@@ -255,6 +256,22 @@ def test_a_plan_that_is_to_converge_makes_as_many_sweeps_as_it_takes():
         plan.refresh(world, known_goals(range(21)), converge=True)
     np.testing.assert_allclose(plan.values, known.values, atol=1e-3)
     np.testing.assert_array_equal(plan.best, known.best)
+
+
+def test_a_later_plan_knows_ways_as_long_as_values_tell():
+    goals = GoalBuffer(spaces.Discrete(1_000), 1_000)
+    world = WorldModel(goals.states, 2)
+    plan = AllGoalsPlan(0.99, 0.0, -0.1)
+    for begin, end in ((0, 100), (100, 350)):
+        goals.add(np.arange(begin, end))
+        left = np.arange(max(begin - 1, 0), end - 1)
+        for action, here, there in ((1, left, left + 1), (0, left + 1, left)):
+            actions = np.full(len(left), action)
+            zeros = np.zeros(len(left))
+            world.record(here, actions, there, zeros, zeros.astype(bool))
+        plan.refresh(world, goals, converge=begin == 0)
+    distance = np.abs(np.arange(350)[:, None] - np.arange(350))
+    assert (plan.best[(distance > 0) & (distance < 290)] >= 0).all()
 
 
 def test_where_luck_was_the_only_way_a_goal_is_given_up_as_in_a_new_plan():

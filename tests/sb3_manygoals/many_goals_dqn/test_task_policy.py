@@ -38,6 +38,17 @@ def taught(world, steps=600, wrapper=None, **kwargs):
     return make_model(world, goal_wrapper_kwargs=settings, **few).learn(steps)
 
 
+def test_a_reward_near_a_goal_of_a_list_is_a_reward():
+    near = {
+        "goal": lambda seen: np.array([seen.argmax()], np.float32),
+        "reached": 0.6,
+        "goal_list": np.float32([[2.5], [7.5]]),
+    }
+    model = taught(Paid({8: 1.0}, (8,)), 900, wrapper=near)
+    policy = model.task_policy(planned=True)
+    assert last_cell(policy, Paid({8: 1.0}, (8,)), 1) == 8
+
+
 def treasure_world():
     """Return nine cells. The last one ends with a reward of 1, the first one without."""
     return Paid({8: 1.0}, ENDS)

@@ -7,6 +7,7 @@ import pytest
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_manygoals import GoalBuffer
 from sb3_manygoals.packing import PackedSpace
 from sb3_manygoals.world import UNKNOWN, LearnedStates
 from sb3_manygoals.world import learned_states as learning
@@ -195,6 +196,28 @@ def corridor() -> LearnedStates:
     rng = np.random.default_rng(0)
     cells, actions = walk(rng)
     return learned(Corridor.look(cells, False, rng), actions)
+
+
+def test_that_a_learned_state_is_held_out_however_it_looks() -> None:
+    rng = np.random.default_rng(0)
+    cells, actions = walk(rng)
+    seen = Corridor.look(cells, False, rng)
+    held_out = Corridor.look(np.array([2]), False, rng)
+    goals = GoalBuffer(
+        Corridor.space,
+        100,
+        held_out,
+        state_class=LearnedStates,
+        state_kwargs={"n_features": 16, "n_hidden": 64, "n_updates": 50},
+    )
+    n = len(actions)
+    assert isinstance(goals.states, LearnedStates)
+    goals.states.learn(seen, np.arange(n), actions, np.arange(1, n + 1), 2)
+    goals.begin_anew()
+    assert len(goals.states) == 6
+    assert len(goals) == 5
+    assert (goals.ids(seen[cells == 2]) == UNKNOWN).all()
+    assert not goals.is_held_out(np.array(goals.observations)).any()
 
 
 def test_that_states_are_those_of_the_world(corridor: LearnedStates) -> None:
