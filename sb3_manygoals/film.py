@@ -79,7 +79,8 @@ def record_goals(
     its picture, uint8 of shape (height, width, 3). Then goals that are observations are drawn by
     it. Otherwise a goal looks like the picture in which it is reached. If it is not reached, and
     goals are images, it looks like the image. If they are no images, its place is empty. A GoalEnv
-    may draw the goal that it sets itself, which is not pursued.
+    may draw the goal that it sets itself, which is not pursued. If it ends at that goal on the way,
+    the goal of the film counts as not reached.
 
     If ``env`` has a goal wrapper, this wrapper says what a goal is. It takes no part in the film,
     and neither do wrappers around it: goals are not added to it, and its time limit does not count.

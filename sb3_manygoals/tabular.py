@@ -58,6 +58,7 @@ class AllGoalsTable:
         goal_reward: float = 0.0,
         step_reward: float = -0.1,
         terminated: NDArray[np.bool_] | None = None,
+        taught: NDArray[np.bool_] | None = None,
     ) -> None:
         r"""
         Let N transitions teach all goals, one transition after the other:
@@ -76,6 +77,7 @@ class AllGoalsTable:
         :param step_reward: reward of every other transition
         :param terminated: whether the environment itself terminated, bool, shape (N,). None:
             nowhere
+        :param taught: which goals are taught, bool, shape ``(n_states,)``. None: all
         :raises ValueError: if there is no such state, action or step size. Then nothing has changed
         """
         _check_numbers(self.n_states, states=states, next_states=next_states)
@@ -97,6 +99,8 @@ class AllGoalsTable:
             values = self.values[state, action]
             change -= values
             change *= learning_rate
+            if taught is not None:
+                change *= taught
             values += change
 
     def greedy(
@@ -318,9 +322,19 @@ class TabularAllGoals(GoalAlgorithm):
             goal_reward=self._tracker.goal_reward,
             step_reward=self._tracker.step_reward,
             terminated=np.array([info["env_terminated"] for info in infos]),
+            taught=self._taught_goals(),
         )
         self._last_obs = new_obs
         self._note_transition()
+
+    def _taught_goals(self) -> NDArray[np.bool_] | None:
+        """Return which goals are not held out, shape ``(n_states,)``. None: no goal is."""
+        goals = self._tracker.goal_buffer
+        if not goals.has_held_out:
+            return None
+        taught = np.ones(self.table.n_states, np.bool_)
+        taught[goals.config["held_out"]] = False
+        return taught
 
     def dump_logs(self) -> None:
         """Write a row of the log."""

@@ -123,6 +123,10 @@ class AuxiliaryCallback(BaseCallback):
         self.n_updates = 0
         """Number of updates by the auxiliary loss so far."""
         self.rng: np.random.Generator | None = None
+        # The policy that was trained last. None: there is none, or a checkpoint was restored.
+        self._last_policy: AuxiliaryActorCriticPolicy | None = None
+        # Whether this object made the buffer of episodes, and not the user.
+        self._made_episodes = False
         """Generator of the batches; None before the first training."""
         self._start_time: float | None = None
         self._hooks: list[Any] = []
@@ -190,6 +194,8 @@ class AuxiliaryCallback(BaseCallback):
         self._restore_episodes()
         self.rng = state["rng"]
         self.n_updates = state["n_updates"]
+        # What was restored belongs to whichever model comes next.
+        self._last_policy = None
         # The optimizer is built when training begins.
         self._optimizer = None
         self._saved_optimizer = state["optimizer"]
@@ -214,16 +220,21 @@ class AuxiliaryCallback(BaseCallback):
                 "the policy has no head for it: pass"
                 f' policy_kwargs={{"tasks": [..., {self.task!r}]}} to A2C'
             )
+        is_another = self._last_policy is not policy
+        if self._last_policy is not None and is_another:
+            self._begin_with_another_model()
         if self.episodes is None:
             self.episodes = self._make_episodes(model)
+            self._made_episodes = True
         elif self.episodes.observation_space != model.observation_space:
             raise ValueError(
                 f"episodes must be a buffer for {model.observation_space}, as the model sees it,"
                 f" got one for {self.episodes.observation_space}"
             )
-        if getattr(self, "policy", None) is not policy:
+        if is_another:
             self._optimizer = None
         self.policy = policy
+        self._last_policy = policy
         if self.update == "two_steps" and self.weight > 0.0 and self._optimizer is None:
             self._make_optimizer()
         # The last of the callbacks that share the buffer fills it.
@@ -233,6 +244,14 @@ class AuxiliaryCallback(BaseCallback):
             seed = model.seed if self.seed is None else self.seed
             # The name of the task keeps its numbers apart from others with the same seed.
             self.rng = np.random.default_rng(None if seed is None else [*self.task.encode(), seed])
+
+    def _begin_with_another_model(self) -> None:
+        """Forget what belongs to the model before. Episodes that the user gave are kept."""
+        self.n_updates = 0
+        self.rng = None
+        self._warned = False
+        if self._made_episodes:
+            self.episodes = None
 
     def _make_episodes(self, model: A2C) -> EpisodeBuffer:
         """Make a buffer for the model's observations and the stacks of frames in them."""

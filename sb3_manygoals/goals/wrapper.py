@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -361,7 +362,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
 
     Environments are reset exactly as a ``GoalBufferWrapper`` around each of them would do it. Where
     a VecEnv cannot reset one environment, or has wrappers that would not notice (frame stacking,
-    say), "auto" means False. See :func:`~sb3_manygoals.vec_env.can_reset_single_envs`.
+    say), "auto" means False, with a warning if the environments set the goals. See
+    :func:`~sb3_manygoals.vec_env.can_reset_single_envs`.
 
     ``infos`` have the keys of ``GoalBufferWrapper``. At the end of an episode they have
     ``terminal_observation``, ``TimeLimit.truncated`` and ``episode`` (return and length) of the
@@ -421,6 +423,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         goal_list: NDArray[Any] | None = None,
         goals_from: GoalsFrom = "auto",
     ) -> None:
+        was_auto = reset_worlds == "auto"
         if not can_reset_single_envs(venv):
             if reset_worlds is True:
                 raise ValueError(
@@ -440,6 +443,14 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         }
         self._source = ObservationSource(venv.observation_space)
         self._env_sets_goals = env_sets_goals(goals_from, self._source)
+        if self._env_sets_goals and was_auto and reset_worlds is False:
+            warnings.warn(
+                "the environments set the goals, but a single one cannot be reset in a "
+                f"{type(venv).__name__}: if it goes on after its goal was reached, its next "
+                "episode begins at that goal. Put VecGoalBufferWrapper innermost, or make the "
+                "environments of a GymnasiumVecEnv with AutoresetMode.DISABLED",
+                stacklevel=2,
+            )
         self.goal_tracker = GoalTracker(
             self._source.space,
             venv.num_envs,

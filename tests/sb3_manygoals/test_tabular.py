@@ -179,6 +179,15 @@ def test_the_exploration_rate_falls_linearly_over_a_share_of_training_as_in_sb3(
     assert seen.rates[50:] == pytest.approx([0.1] * 50)
 
 
+def test_held_out_goals_are_not_taught():
+    held_out = GoalBuffer(spaces.Discrete(6), 6, held_out=np.array([2, 4]))
+    model = make_model(
+        NumberedCorridor(), goal_wrapper_kwargs={"max_episode_steps": 7, "goal_buffer": held_out}
+    ).learn(300)
+    was_taught = (model.table.values != model.table.values[0, 0, 2]).any(axis=(0, 1))
+    assert was_taught.tolist() == [True, True, False, True, False, True]
+
+
 def test_goals_and_their_pursuit_stay_in_new_environments_and_loaded_models(tmp_path):
     held_out = GoalBuffer(spaces.Discrete(6), 6, held_out=np.array([2]))
     model = make_model(

@@ -338,21 +338,19 @@ def test_share_and_cosine_compare_what_both_do_to_the_shared_weights(update):
     assert logged == pytest.approx([share, cosine], rel=1e-3, abs=1e-4)
 
 
-def test_another_learner_gets_another_optimizer_for_the_second_step():
-    callback = ManyGoalsCallback(batch_size=5, seed=0)
-    build().learn(200, callback)
-    episodes = callback.episodes
-    fresh = ManyGoalsCallback(batch_size=5, seed=0, episodes=episodes)
-    fresh.rng = callback.rng
-    fresh.n_updates = callback.n_updates
-    rng_state = callback.rng.bit_generator.state
-    models = []
-    for one in (callback, fresh):
-        one.rng.bit_generator.state = rng_state
-        one.episodes = EpisodeBuffer(episodes.observation_space, n_stack=4)
-        models.append(build().learn(200, one))
+def test_with_another_learner_a_callback_begins_anew():
+    used = ManyGoalsCallback(batch_size=5, seed=0)
+    build().learn(200, used)
+    episodes = used.episodes
+    models = [build().learn(200, one) for one in (used, ManyGoalsCallback(batch_size=5, seed=0))]
+    assert used.episodes is not episodes
     for name, value in models[0].policy.state_dict().items():
         assert th.equal(value, models[1].policy.state_dict()[name]), name
+    # Episodes that the user gives are kept.
+    given = ManyGoalsCallback(batch_size=5, seed=0, episodes=episodes)
+    for _ in range(2):
+        build().learn(20, given)
+    assert given.episodes is episodes
 
 
 def test_the_state_of_another_update_is_refused():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor
 
 from sb3_manygoals import GoalBufferWrapper, VecGoalBufferWrapper
 from sb3_manygoals.goals import GoalBuffer
@@ -48,6 +48,15 @@ def wrapped(vector, make, n=1, **settings):
     if vector:
         return VecGoalBufferWrapper(DummyVecEnv([make] * n), **settings)
     return DummyVecEnv([lambda: GoalBufferWrapper(make(), **settings)] * n)
+
+
+def test_goal_envs_that_cannot_be_reset_one_by_one_are_a_warning():
+    with pytest.warns(UserWarning, match="cannot be reset in a VecMonitor: if it goes on after"):
+        VecGoalBufferWrapper(VecMonitor(DummyVecEnv([Sparse] * 2)))
+    # These are asked for, set no goals, or are reset.
+    VecGoalBufferWrapper(VecMonitor(DummyVecEnv([Sparse])), reset_worlds=False)
+    VecGoalBufferWrapper(VecMonitor(DummyVecEnv([Sparse])), goals_from="achieved")
+    VecGoalBufferWrapper(DummyVecEnv([Sparse] * 2))
 
 
 @pytest.mark.parametrize(
