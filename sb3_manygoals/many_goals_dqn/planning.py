@@ -69,6 +69,8 @@ class UsefulActions(NamedTuple):
     Probabilities of next states with a termination, float32, shape (L, S). Columns are ids of
     states.
     """
+    lost: NDArray[np.float32] | None = None
+    """Probabilities of next states that are not known, shape (L,). None: there are none."""
 
 
 class TransitionModel:
@@ -76,20 +78,31 @@ class TransitionModel:
     Transition probabilities of all (state, action) pairs that were tried.
 
     Each outcome of a pair counts one less than it was seen, except the most frequent one. So a plan
-    does not rely on luck that was seen once.
+    does not rely on luck that was seen once. If there was no room for some states, what led to them
+    is one outcome, after which no goal is reached.
 
     :param transitions: probabilities of next states without a termination, float32, shape (S A, S).
         The row of a state and an action is ``state * A + action``
     :param terminal_transitions: probabilities of next states with which the environment terminates,
         float32, shape (S A, S), with the same rows
+    :param lost: probabilities of next states that are not known, because there was no room for
+        them, float32, shape (S A,). None: there are none
     """
 
-    def __init__(self, transitions: csr_array, terminal_transitions: csr_array) -> None:
+    def __init__(
+        self,
+        transitions: csr_array,
+        terminal_transitions: csr_array,
+        lost: NDArray[np.float32] | None = None,
+    ) -> None:
         self.transitions = transitions
         self.terminal_transitions = terminal_transitions
+        self.lost = lost
         self.n_states = transitions.shape[1]
         self.n_actions = transitions.shape[0] // max(self.n_states, 1)
         n_outcomes = np.diff(transitions.indptr) + np.diff(terminal_transitions.indptr)
+        if lost is not None:
+            n_outcomes = n_outcomes + (lost > 0.0)
         self.tried: NDArray[np.bool_] = (n_outcomes > 0).reshape(self.n_states, self.n_actions)
         """Which actions were tried in which states, shape (S, A)."""
         self.tried_states: NDArray[np.int64] = np.flatnonzero(self.tried.any(axis=1))
@@ -150,6 +163,8 @@ class TransitionModel:
         columns = outcomes.next_state_ids + n_states * outcomes.terminated
         counts = outcomes.counts.astype(np.float32)
         chances = csr_array((counts, (pairs, columns)), shape=(n_pairs, 2 * n_states))
+        if world.identity.is_full:
+            return cls._with_lost(chances, world)
         lengths = np.diff(chances.indptr)
         is_tried = lengths > 0
         first = chances.indptr[:-1][is_tried]
@@ -160,6 +175,35 @@ class TransitionModel:
             chances.data /= np.repeat(np.add.reduceat(chances.data, first), lengths)
             chances.eliminate_zeros()
         return cls(chances[:, :n_states], chances[:, n_states:])
+
+    @classmethod
+    def _with_lost(cls, counts: csr_array, world: WorldModel) -> TransitionModel:
+        """
+        Make the model of a world in which there was no room for some states. What led to them
+        counts as one outcome of an action.
+
+        :param counts: how often the outcomes of each pair of a state and an action were seen, shape
+            (S A, 2 S)
+        :param world: the model of the world
+        """
+        n_states = len(world.identity)
+        visits = world.visit_counts[:n_states].reshape(-1)
+        # A last column is of what led to unknown states.
+        lost = csr_array((visits - counts.sum(axis=1))[:, None].astype(np.float32))
+        chances = hstack([counts, lost], format="csr")
+        chances.eliminate_zeros()
+        lengths = np.diff(chances.indptr)
+        first = chances.indptr[:-1][lengths > 0]
+        lengths = lengths[lengths > 0]
+        if len(first):
+            most_frequent = np.repeat(np.maximum.reduceat(chances.data, first), lengths)
+            chances.data[chances.data < most_frequent] -= 1.0
+            chances.data /= np.repeat(np.add.reduceat(chances.data, first), lengths)
+            chances.eliminate_zeros()
+        on = chances[:, :n_states]
+        terminal = chances[:, n_states : 2 * n_states]
+        is_lost: NDArray[np.float32] = chances[:, [2 * n_states]].toarray()[:, 0]
+        return cls(on, terminal, is_lost if is_lost.any() else None)
 
     def useful_actions(
         self,
@@ -174,6 +218,8 @@ class TransitionModel:
         """
         has_one_outcome = np.diff(self.transitions.indptr) == 1
         has_one_outcome &= np.diff(self.terminal_transitions.indptr) == 0
+        if self.lost is not None:
+            has_one_outcome &= self.lost == 0.0
         certain = np.flatnonzero(has_one_outcome)
         after = self.transitions.indices[self.transitions.indptr[certain]]
         is_useful = self.tried.copy()
@@ -188,12 +234,20 @@ class TransitionModel:
             rows = order[places] * self.n_actions + actions
             on = self.transitions[rows]
             on = csr_array((on.data, place[on.indices], on.indptr), shape=on.shape)
-            found.append(UsefulActions(actions, on, self.terminal_transitions[rows]))
+            lost = None if self.lost is None else self.lost[rows]
+            found.append(UsefulActions(actions, on, self.terminal_transitions[rows], lost))
         return order, place, found
 
     def likeliest(self) -> TransitionModel:
         """Return the model in which each action always has its most frequent outcome."""
         chances = hstack([self.transitions, self.terminal_transitions], format="csr")
+        lost = None
+        if self.lost is not None:
+            highest = chances.max(axis=1).toarray().reshape(-1)
+            lost = (self.lost > highest).astype(np.float32)
+            keeps = np.repeat(lost == 0.0, np.diff(chances.indptr))
+            chances.data = np.where(keeps, chances.data, 0.0)
+            chances.eliminate_zeros()
         ascending = np.argsort(chances.data, kind="stable")
         rows = np.repeat(np.arange(chances.shape[0]), np.diff(chances.indptr))
         column = np.full(chances.shape[0], -1)
@@ -202,7 +256,7 @@ class TransitionModel:
         rows = np.flatnonzero(column >= 0)
         ones = np.ones(len(rows), dtype=np.float32)
         chances = csr_array((ones, (rows, column[rows])), shape=chances.shape)
-        return TransitionModel(chances[:, : self.n_states], chances[:, self.n_states :])
+        return TransitionModel(chances[:, : self.n_states], chances[:, self.n_states :], lost)
 
     def arrivals(self) -> tuple[csr_array, csr_array]:
         """
@@ -236,6 +290,7 @@ class TransitionModel:
             "shape": on.shape,
             "transitions": [on.data, on.indices, on.indptr],
             "terminal_transitions": [terminal.data, terminal.indices, terminal.indptr],
+            "lost": self.lost,
         }
 
     @classmethod
@@ -247,7 +302,9 @@ class TransitionModel:
         :return: a new transition model
         """
         names = ("transitions", "terminal_transitions")
-        return cls(*(csr_array(tuple(state[name]), shape=state["shape"]) for name in names))
+        on, terminal = (csr_array(tuple(state[name]), shape=state["shape"]) for name in names)
+        # Checkpoints of earlier versions do not have it.
+        return cls(on, terminal, state.get("lost"))
 
 
 def _sweeps_of_few_pairs(n_states: int, gamma: float) -> int:
@@ -557,7 +614,7 @@ class AllGoalsPlan:
         arrivals = (self._prepared.place[achieved.states], achieved.columns)
         goals = achieved.indicators(*values.shape)
         terminal_returns = [
-            self._terminal_returns(each.terminal_transitions, goals) for each in useful
+            self._terminal_returns(each.terminal_transitions, goals, each.lost) for each in useful
         ]
 
         def action_values(number: int) -> NDArray[np.float32]:
@@ -611,19 +668,24 @@ class AllGoalsPlan:
         return returns
 
     def _terminal_returns(
-        self, terminal: csr_array, goals: csr_array
+        self, terminal: csr_array, goals: csr_array, lost: NDArray[np.float32] | None
     ) -> NDArray[np.float32] | None:
         """
-        Return the part of action values that comes from terminal transitions. Such a transition
-        reaches the goals that its next state achieves. After it, no other goal is ever reached.
+        Return the part of action values that comes from terminal transitions, and from those to
+        unknown states. A terminal transition reaches the goals that its next state achieves. After
+        it, and after one to an unknown state, no other goal is ever reached.
 
         :param terminal: probabilities of L terminal transitions, shape (L, S)
         :param goals: 1 where a state achieves a goal, shape (S, G)
-        :return: the part, shape (L, G). None if there are no terminal transitions
+        :param lost: probabilities of unknown states, shape (L,). None: there are none
+        :return: the part, shape (L, G). None if there are no such transitions
         """
-        if terminal.nnz == 0:
+        if terminal.nnz == 0 and lost is None:
             return None
-        unreachable = np.float32(self.unreachable_value) * terminal.sum(axis=1)[:, None]
+        ends = terminal.sum(axis=1)
+        if lost is not None:
+            ends = ends + lost
+        unreachable = np.float32(self.unreachable_value) * ends[:, None]
         returns = np.repeat(unreachable, goals.shape[1], axis=1)
         gain = np.float32(self.goal_reward - self.unreachable_value)
         returns += gain * (terminal @ goals).toarray()
@@ -696,9 +758,10 @@ class AllGoalsPlan:
         if has_any.any():
             means[has_any] = np.add.reduceat(returns, (ends - n_outcomes)[has_any], axis=0)
         terminal = self.model.terminal_transitions
-        if terminal.nnz > 0:
+        lost = None if self.model.lost is None else self.model.lost[rows]
+        if terminal.nnz > 0 or lost is not None:
             goals = self._achieved(columns).indicators(len(self.values), len(columns))
-            returns_of_terminal = self._terminal_returns(terminal[rows], goals)
+            returns_of_terminal = self._terminal_returns(terminal[rows], goals, lost)
             if returns_of_terminal is not None:
                 means += returns_of_terminal
         return means

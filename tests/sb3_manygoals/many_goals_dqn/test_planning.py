@@ -147,6 +147,47 @@ def test_values_are_the_loop_over_transitions_and_those_of_actions_follow(transi
             assert np.isnan(value)
 
 
+# One cell stands for all that there was no room for.
+LOST = N_CELLS - 1
+
+
+@given(steps, st.sets(st.integers(0, N_CELLS - 2), min_size=1), st.integers(1, 5))
+def test_what_led_to_states_without_room_is_an_outcome_that_reaches_no_goal(
+    transitions, known, sweeps
+):
+    known = sorted(known)
+    goals = goals_of(known, capacity=len(known))
+    plan, world = planned(transitions, goals, sweeps)
+    seen = [
+        (here, action, there, ended) if there in known else (here, action, LOST, True)
+        for here, action, there, ended in transitions
+        if here in known
+    ]
+    expected = values_by_loop(seen, known, sweeps)
+    for (state, goal), value in np.ndenumerate(plan.values):
+        if state != goal:
+            assert value == pytest.approx(expected[known[state], known[goal]], abs=1e-3)
+    shares = shares_by_pair(seen)
+    places = np.arange(len(known))
+    for (state, goal, action), value in np.ndenumerate(plan.action_values(places, places)):
+        if (known[state], action) in shares:
+            of_cells = dict(zip(known, plan.values[:, goal].tolist(), strict=True)) | {LOST: NEVER}
+            ends = shares[known[state], action]
+            wanted = action_value(ends, known[goal], of_cells.__getitem__)
+            if wanted >= LEAST_VALUE + 1e-5:
+                assert value == pytest.approx(wanted, abs=1e-5)
+    restored = TransitionModel.from_checkpoint_state(plan.model.get_checkpoint_state())
+    np.testing.assert_equal(restored.get_checkpoint_state(), plan.model.get_checkpoint_state())
+    likeliest = plan.model.likeliest()
+    for (cell, action), ends in shares.items():
+        row = known.index(cell) * world.n_actions + action
+        is_lost = ends.get((LOST, True), 0.0) > max(
+            (share for end, share in ends.items() if end != (LOST, True)), default=0.0
+        )
+        edges = likeliest.transitions[[row]].nnz + likeliest.terminal_transitions[[row]].nnz
+        assert edges == (0 if is_lost else 1)
+
+
 @given(steps, st.sets(st.integers(0, N_CELLS + 1), min_size=1), cells)
 def test_the_best_actions_are_those_of_value_iteration_to_convergence(
     transitions, goal_cells, held_out
