@@ -149,7 +149,8 @@ class KeyedStates(ExampleStates):
         :return: their ids, shape ``(n,)``. ``UNKNOWN`` for those for which there was no room
         """
         ids = super().observe(observations)
-        if self.n_added >= _JUDGED_AFTER and not self._was_judged:
+        # Once there is no more room, the numbers of states and of recurrences do not tell.
+        if self.n_added >= _JUDGED_AFTER and not self._was_judged and not self.is_full:
             self._was_judged = True
             if len(self) == 1:
                 warnings.warn(

@@ -222,7 +222,7 @@ def test_a_full_goal_buffer_does_not_make_observations_seem_to_recur():
     assert choice.review(20_000, 20, states, is_planned=False) is None
 
 
-@pytest.mark.filterwarnings("ignore:the goal buffer is full", "ignore:only ")
+@pytest.mark.filterwarnings("ignore:the goal buffer is full")
 def test_a_learner_whose_goal_buffer_is_full_goes_on_bootstrapping():
     env = BitFlippingEnv(n_bits=13)
     model = make_model(

@@ -65,8 +65,8 @@ def test_observing_counts_what_recurs_and_adding_does_not(batches_observed, capa
             n_recurred += pair in known
             if len(known) < capacity:
                 known.add(pair)
-            # Observations for which there was no room are not counted.
-            n_added += pair in known
+            # Observations for which there was no room count as new ones.
+            n_added += 1
     assert observed.n_added == n_added
     assert observed.n_recurred == n_recurred
     assert added.n_added == 0
