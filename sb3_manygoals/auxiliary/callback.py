@@ -123,11 +123,11 @@ class AuxiliaryCallback(BaseCallback):
         self.n_updates = 0
         """Number of updates by the auxiliary loss so far."""
         self.rng: np.random.Generator | None = None
+        """Generator of the batches; None before the first training."""
         # The policy that was trained last. None: there is none, or a checkpoint was restored.
         self._last_policy: AuxiliaryActorCriticPolicy | None = None
         # Whether this object made the buffer of episodes, and not the user.
         self._made_episodes = False
-        """Generator of the batches; None before the first training."""
         self._start_time: float | None = None
         self._hooks: list[Any] = []
         # The optimizer of the second step. Until it is built, its state in a checkpoint.
@@ -138,7 +138,7 @@ class AuxiliaryCallback(BaseCallback):
         # The shared weights before A2C's step.
         self._weights_before: th.Tensor | None = None
         self._terminal_watch = TerminalWatch()
-        # A2C's updates without an auxiliary one, in all trainings together.
+        # A2C's updates without an auxiliary one, in all trainings of the model together.
         self._n_waiting = 0
         # Whether it has warned that nothing is learned.
         self._warned = False
@@ -249,6 +249,7 @@ class AuxiliaryCallback(BaseCallback):
         """Forget what belongs to the model before. Episodes that the user gave are kept."""
         self.n_updates = 0
         self.rng = None
+        self._n_waiting = 0
         self._warned = False
         if self._made_episodes:
             self.episodes = None

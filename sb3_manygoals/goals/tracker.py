@@ -397,10 +397,12 @@ class GoalTracker:
         :param rows: which environments have begun anew, shape ``(n,)``
         :param goal_ids: the goals that they show, shape ``(n,)``
         :return: the ids of these goals, and numbers below -1 for starts that are no goals, such as
-            those that are held out or in no ``goal_list``, shape ``(n,)``
+            those that are held out, shape ``(n,)``. With a ``goal_list``, all numbers are of states
         """
         numbers = goal_ids.copy()
-        for place in np.flatnonzero(goal_ids == UNKNOWN).tolist():
+        if not self.goal_buffer.takes_all_goals:
+            numbers[:] = UNKNOWN
+        for place in np.flatnonzero(numbers == UNKNOWN).tolist():
             row = rows[place]
             if self.state_ids[row] != UNKNOWN:
                 numbers[place] = -2 - 2 * self.state_ids[row]

@@ -385,6 +385,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self.goal_config: dict[str, Any] | None = None
         """Arguments of the goal buffer. They are saved, so that held-out goals stay held out."""
         self.goal_updates = np.zeros(0, dtype=np.int64)
+        # The goals that load_world has restored.
+        self._restored_goals: GoalBuffer | None = None
         self.selector: GoalSelector | None = None
         """The rule that chooses goals in all environments."""
         # The class and the arguments of the selector.

@@ -79,7 +79,7 @@ class TransitionModel:
 
     Each outcome of a pair counts one less than it was seen, except the most frequent one. So a plan
     does not rely on luck that was seen once. If there was no room for some states, what led to them
-    is one outcome, after which no goal is reached.
+    may count as one outcome, after which no goal is reached.
 
     :param transitions: probabilities of next states without a termination, float32, shape (S A, S).
         The row of a state and an action is ``state * A + action``
@@ -148,11 +148,13 @@ class TransitionModel:
         return after
 
     @classmethod
-    def of(cls, world: WorldModel) -> TransitionModel:
+    def of(cls, world: WorldModel, with_lost: bool = False) -> TransitionModel:
         """
         Make the transition model of a world.
 
         :param world: the model of the world, which has counts of S states and A actions
+        :param with_lost: whether what led to states for which there was no room is an outcome.
+            False: it is left out, and so are states that are learned or told by keys
         :return: a new transition model
         """
         n_states = len(world.identity)
@@ -163,7 +165,8 @@ class TransitionModel:
         columns = outcomes.next_state_ids + n_states * outcomes.terminated
         counts = outcomes.counts.astype(np.float32)
         chances = csr_array((counts, (pairs, columns)), shape=(n_pairs, 2 * n_states))
-        if world.identity.is_full:
+        is_some_lost = world.n_counted > int(outcomes.counts.sum())
+        if with_lost and is_some_lost and world.identity.is_exact:
             return cls._with_lost(chances, world)
         lengths = np.diff(chances.indptr)
         is_tried = lengths > 0
@@ -441,7 +444,8 @@ class AllGoalsPlan:
         bytes_of_pair = 4 + action_dtype.itemsize
         most_goals = max(self.max_bytes // (n_states * bytes_of_pair), 1)
         n_goals = int(min(len(goals), most_goals))
-        model = TransitionModel.of(world)
+        # What is no known state may still achieve a goal that is a set of states.
+        model = TransitionModel.of(world, with_lost=goals.goals_are_states)
         is_many = n_states * n_goals >= _MANY_PAIRS
         is_certain = is_many and model.certain_share >= _CERTAIN_SHARE
         search = is_certain or n_goals < len(goals)

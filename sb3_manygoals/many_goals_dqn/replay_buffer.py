@@ -380,7 +380,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         self,
         goal_buffer: GoalBuffer,
         states: ExactStates | None,
-        may_be_restored: bool = False,
+        are_restored: bool = False,
     ) -> None:
         """
         Let ids refer to another goal buffer and its states from now on. Next observations become
@@ -389,9 +389,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         :param goal_buffer: the goals that ids refer to
         :param states: the states that ids refer to, those of the goal buffer. None to store
             observations
-        :param may_be_restored: whether the goals may be those that ids refer to now, as after
-            loading. They are, if all next observations keep the ids of their goals. Goals that no
-            transition led to are forgotten nevertheless, because nothing tells their ids
+        :param are_restored: whether the goals are those that ids refer to now, because both were
+            loaded. If a next observation gets another id nevertheless, they are not
         """
         ids_before = self.next_goal_ids[: self.size()].copy()
         if states is None:
@@ -414,14 +413,11 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         elif not self.stores_observations:
             self.state_ids = moved
         self.states = states
-        are_restored = np.array_equal(ids_before, self.next_goal_ids[: self.size()])
         pursued = self.behavior_goal_ids[: self.size()]
-        if may_be_restored and are_restored and (ids_before != UNKNOWN).any():
-            is_kept = np.isin(pursued, ids_before)
-            own = self.behavior_goals
-            if own is not None and own.shape[2:] == goal_buffer.shape:
-                is_kept |= pursued == OWN_GOAL
-            pursued[~is_kept] = UNKNOWN
+        if are_restored and np.array_equal(ids_before, self.next_goal_ids[: self.size()]):
+            if goal_buffer.remembers_goals:
+                # These were found after the goals had been saved.
+                pursued[pursued >= len(goal_buffer)] = UNKNOWN
             return
         pursued[:] = UNKNOWN
         self.behavior_goals = None

@@ -56,6 +56,7 @@ class SavingMixin(ModelPart):
 
     _NOT_SAVED: ClassVar[tuple[str, ...]] = (
         "goal_buffer",
+        "_restored_goals",
         "world",
         "targets",
         "selector",
@@ -158,6 +159,7 @@ class SavingMixin(ModelPart):
         goal_buffer = GoalBuffer(known.observation_space, **config)
         goal_buffer.restore({**arrays, "capacity": capacity})
         model._adopt_goals(goal_buffer)
+        model._restored_goals = goal_buffer
         assert model.world is not None
         model.world.set_checkpoint_state({name: arrays[name] for name in _WORLD_ARRAYS})
         model.goal_updates = np.zeros(goal_buffer.capacity, dtype=np.int64)
@@ -228,7 +230,8 @@ class SavingMixin(ModelPart):
         model._adopt_goals(goal_buffer)
         has_ids = not model.goals_in_replay and goal_buffer.states.is_exact
         states = goal_buffer.states if has_ids else None
-        loaded.move_to(goal_buffer, states, may_be_restored=True)
+        are_restored = model.goals_in_replay or model._restored_goals is goal_buffer
+        loaded.move_to(goal_buffer, states, are_restored)
         assert model.world is not None
         if model.world.n_counted == 0 and not model.goals_in_replay:
             loaded.record_in(model.world)

@@ -88,8 +88,8 @@ class TargetChoice:
         :param is_planned: whether values are planned now
         :param actions_per_step: estimates the number of actions of all states of the world, divided
             by the steps of training; None if it cannot be told
-        :return: None if it is not time to, or too few observations were made to tell, or there was
-            no room for further states
+        :return: None if it is not time to, or too few observations were made to tell, or too many
+            had no room
         """
         if self.num_timesteps <= num_timesteps < 2 * self.num_timesteps:
             return None
@@ -98,9 +98,6 @@ class TargetChoice:
             return None
         share = (states.n_recurred - self.n_recurred) / max(n_new, 1)
         is_first = self.num_timesteps == 0
-        if states.is_full and not is_first:
-            # What there was no room for may be new, or it may recur: nobody can tell.
-            return None
         if is_first:
             least = _BEGIN_WITH_PLANS
         else:
@@ -108,6 +105,9 @@ class TargetChoice:
         self.num_timesteps = num_timesteps
         self.n_added = states.n_added
         self.n_recurred = states.n_recurred
+        if states.is_full and not is_first and share < _SURELY_RECURS:
+            # What there was no room for counts as new. It may recur: nobody can tell.
+            return None
         if share < least or share >= _SURELY_RECURS:
             return Choice(plan=share >= least, share=share, is_first=is_first)
         ratio = actions_per_step()

@@ -135,17 +135,17 @@ class ManyGoalsFrameReplayBuffer(FrameReplayBuffer, ManyGoalsReplayBuffer):
         self,
         goal_buffer: GoalBuffer,
         states: ExactStates | None,
-        may_be_restored: bool = False,
+        are_restored: bool = False,
     ) -> None:
         """
         Let ids refer to another goal buffer from now on. Next observations become goals in it.
 
         :param goal_buffer: the goals that ids refer to
         :param states: not used, because observations are stored
-        :param may_be_restored: whether the goals may be those that ids refer to now
+        :param are_restored: whether the goals are those that ids refer to now
         """
         self.store_observations()
-        super().move_to(goal_buffer, None, may_be_restored)
+        super().move_to(goal_buffer, None, are_restored)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """

@@ -267,8 +267,8 @@ class LearnedStates(ExampleStates):
             self._rng.bit_generator.state = rng_before
             raise
         self.n_learned += 1
-        self.n_added = int(np.count_nonzero(ids != UNKNOWN))
-        self.n_recurred = self.n_added - len(self)
+        self.n_added = len(ids)
+        self.n_recurred = int(np.count_nonzero(ids != UNKNOWN)) - len(self)
         self.seconds = time.perf_counter() - begin
         return ids
 

@@ -39,7 +39,7 @@ class ExactStates:
     def __init__(self, observation_space: spaces.Space[Any], capacity: int) -> None:
         self.observation_space = observation_space
         self.n_added = 0
-        """Observations that were given to :meth:`observe` and had a state or got one."""
+        """Observations that were given to :meth:`observe`."""
         self.n_recurred = 0
         """How many of them were met before."""
         self._make_room(capacity)

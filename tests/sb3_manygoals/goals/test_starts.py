@@ -96,6 +96,19 @@ def test_a_world_with_one_start_goes_on_but_returns_now_and_then(vector):
     assert player.jumps == jumps
 
 
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("goal_list", [None, [0, 1, 2, 3]])
+def test_starts_are_as_broad_with_a_list_of_goals(vector, goal_list):
+    goals = GoalBuffer(
+        Corridor(LENGTH).observation_space,
+        goal=lambda seen: seen.argmax() // 10,
+        goal_list=goal_list,
+    )
+    player = Player(vector, max_episode_steps=5, goal_buffer=goals).play(400)
+    assert player.ends >= 80
+    assert player.jumps > 0.8 * player.ends
+
+
 @pytest.mark.filterwarnings("ignore:the goal buffer is full")
 @pytest.mark.parametrize("vector", [False, True])
 @pytest.mark.parametrize("why", ["in no list", "held out", "no room"])

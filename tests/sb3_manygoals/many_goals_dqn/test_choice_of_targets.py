@@ -220,6 +220,9 @@ def test_a_full_goal_buffer_does_not_make_observations_seem_to_recur():
     assert choice.review(1_000, 20, states, is_planned=True).plan is False
     states.observe(rng.integers(100_000, size=20_000))
     assert choice.review(20_000, 20, states, is_planned=False) is None
+    # What recurs although there is no more room recurs surely.
+    states.observe(states.observations[rng.integers(200, size=20_000)])
+    assert choice.review(40_000, 20, states, is_planned=False).plan is True
 
 
 @pytest.mark.filterwarnings("ignore:the goal buffer is full")
