@@ -1092,14 +1092,15 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
 
     def _standardize(self) -> None:
         """Standardize inputs by the states and goals that are known, or in the replay memory."""
-        observations = self._some_observations()
-        goals = self._some_goals()
         if self._standardizes_by_transitions and not self.goals_in_replay:
             assert self.goal_buffer is not None
             n_numbers = math.prod(self.goal_buffer.observation_shape)
             met = self.replay_buffer.evenly_chosen(_most_to_fit(n_numbers))
             observations = th.as_tensor(met, device=self.device)
             goals = th.as_tensor(self.goal_buffer.achieved(met), device=self.device)
+        else:
+            observations = self._some_observations()
+            goals = self._some_goals()
         self.policy.fit_standardization(observations, goals)
         self._n_standardized_by = self._n_to_standardize_by
 
@@ -1113,7 +1114,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         if self.goals_in_replay:
             return True
         states = self.goal_buffer.states
-        is_full = len(states) == states.capacity and self.goal_buffer.takes_all_goals
+        is_full = states.is_full and self.goal_buffer.takes_all_goals
         return is_full and self.replay_buffer.size() > 0
 
     @property
