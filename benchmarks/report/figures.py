@@ -70,6 +70,11 @@ LOOK = {
 }
 """Settings of matplotlib while figures are drawn."""
 
+SMALL = (3.0, 2.2)
+"""Inches of a chart of which a page has many."""
+MEDIUM = (4.3, 2.9)
+"""Inches of a chart of which a page has few."""
+
 _numbers = count(1)
 
 
@@ -99,30 +104,37 @@ def _chart(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 @mpl.rc_context(LOOK)  # type: ignore[arg-type]
-def curves(lines: pd.DataFrame, agents: Sequence[str], **axes_options: object) -> Figure:
+def curves(
+    lines: pd.DataFrame,
+    agents: Sequence[str],
+    size: tuple[float, float] = SMALL,
+    **axes_options: object,
+) -> Figure:
     """
-    Draw a line for each agent with a band for its interval.
+    Draw a line for each agent with a band for its interval, or thin lines for its few seeds.
 
     :param lines: lines as :func:`benchmarks.report.tables.bands` returns them
     :param agents: names of the agents, in the order of their colours
-    :param axes_options: arguments of matplotlib's ``Axes.set``; by default those of a small chart
-        of returns
+    :param size: width and height in inches
+    :param axes_options: arguments of matplotlib's ``Axes.set``
     :return: the figure
     """
-    figure, axes = _chart(4.3, 2.9) if axes_options else _chart(3.0, 2.2)
+    figure, axes = _chart(*size)
     for number, agent in enumerate(agents):
         line = lines[lines["agent"] == agent]
         colour, drawn = _style(number)
-        axes.plot(line["step"], line["value"], drawn, color=colour, linewidth=2.0, label=agent)
+        label = agent
+        for seed, run in line.groupby("seed", dropna=False):
+            width = 2.0 if pd.isna(seed) else 1.0
+            axes.plot(run["step"], run["value"], drawn, color=colour, linewidth=width, label=label)
+            label = "_"  # One entry of the legend is enough for all seeds.
         if line["low"].notna().any():
             low = line["low"].astype(float)
             high = line["high"].astype(float)
             axes.fill_between(line["step"], low, high, color=colour, alpha=0.2, linewidth=0)
-    axes.set(
-        xlim=(0, None),
-        **(axes_options or {"xlabel": "environment steps", "ylabel": "episode return"}),
-    )
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set(xlim=(0, None), **axes_options)
+    if lines["step"].max() >= 1000:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     return figure
 
 

@@ -27,6 +27,8 @@ PRETRAINED = "-pretraining"
 
 CURVE = ["agent", "game", "seed", "step", "episode_return"]
 """Columns of curves that are drawn."""
+TIME = "training_seconds"
+"""Column with the time of a point of a curve, which runs of old versions lack."""
 
 STATISTICS: dict[str, Callable[..., Scores]] = {
     "median": scores.median,
@@ -47,7 +49,8 @@ def sections(runs: pd.DataFrame, book: Book) -> Iterator[dict[str, Any]]:
     """
     number = 0
     for (study, steps), alike in runs[runs["group"].isna()].groupby(["study", "steps"]):
-        curves = reader.gather(alike, "curve.csv").reindex(columns=CURVE).dropna()
+        curves = reader.gather(alike, "curve.csv").reindex(columns=[*CURVE, TIME])
+        curves = curves.dropna(subset=CURVE)
         scored = alike.dropna(subset=["score"])
         if len(curves) or len(scored):
             number += 1
@@ -188,12 +191,24 @@ def rivals(agents: Sequence[str]) -> list[tuple[str, str]]:
 def _returns(
     runs: pd.DataFrame, curves: pd.DataFrame, agents: list[str], book: Book, prefix: str
 ) -> dict[str, Any]:
-    """Return what the template needs of returns while training: a table, and a figure a game."""
-    lines = tables.bands(curves.set_axis(["agent", "panel", "seed", "step", "value"], axis=1))
-    draw = partial(figures.curves, agents=agents)
+    """Return what the template needs of returns while training: a table, and figures by game."""
+    names = {"game": "panel", "episode_return": "value"}
+    named = curves.rename(columns=names)
+    draw = partial(figures.curves, agents=agents, ylabel="episode return")
     return {
         "returns": book.add(f"{prefix}-returns", tables.returns(curves, runs)),
         "curves": book.charts(
-            f"{prefix}-curves", lines, "panel", "Episode returns against steps in", draw
+            f"{prefix}-curves",
+            tables.bands(named),
+            "panel",
+            "Episode returns against steps in",
+            partial(draw, xlabel="environment steps"),
+        ),
+        "curves_by_hours": book.charts(
+            f"{prefix}-hours",
+            tables.bands(tables.against_hours(named)),
+            "panel",
+            "Episode returns against hours of training in",
+            partial(draw, xlabel="hours of training"),
         ),
     }

@@ -89,7 +89,7 @@ def _curves(curves: pd.DataFrame, agents: list[str], book: Book, prefix: str) ->
     named = curves.reindex(columns=[*key, *tables.MEASURES]).rename(columns=tables.MEASURES)
     lines = tables.bands(named.melt(key, var_name="panel").dropna())
     labels = {"xlabel": "environment steps", "ylabel": "mastery", "ylim": (0, 1.02)}
-    draw = partial(figures.curves, agents=agents, **labels)
+    draw = partial(figures.curves, agents=agents, size=figures.MEDIUM, **labels)
     return book.charts(f"{prefix}-curves", lines, "panel", "Mastery against steps,", draw)
 
 

@@ -20,6 +20,10 @@ LEVELS = (0.5, 0.9, 0.95)
 """Levels of mastery at epsilon: the table of mastery says how soon each is reached."""
 BINS = 30
 """Bins of the histogram of updates."""
+FEWEST = 3
+"""Seeds from which on a line has an interval. Fewer are drawn one by one."""
+POINTS = 100
+"""Points of a curve against hours."""
 BASELINE = "a2c"
 """How the name of the agent ends that others are compared with, if it is there."""
 
@@ -151,28 +155,67 @@ def updates(goals: pd.DataFrame) -> pd.DataFrame:
 
 def bands(curves: pd.DataFrame) -> pd.DataFrame:
     """
-    Return the interquartile mean over seeds, and its bootstrap interval.
+    Return the lines of a figure.
+
+    An agent with :data:`FEWEST` seeds or more has one line: the interquartile mean over its seeds,
+    with its bootstrap interval. An agent with fewer has a line a seed, since an interval would say
+    nothing.
 
     :param curves: columns "panel", "agent", "seed", "step" and "value"
-    :return: a row for each panel, agent, and step that all seeds of the agent have
+    :return: a row for each panel, agent and step that all seeds of the agent have; or for each
+        panel, agent, seed and step of agents with few seeds. "seed" is NaN in rows of all seeds
     """
-    found = [pd.DataFrame(columns=["panel", "agent", "step", "seeds", "value", "low", "high"])]
+    columns = ["panel", "agent", "seed", "step", "seeds", "value", "low", "high"]
+    found = [pd.DataFrame(columns=columns)]
     for (panel, agent), alike in curves.groupby(["panel", "agent"], sort=False):
-        table = alike.pivot_table("value", "step", "seed").dropna()
-        values = table.to_numpy()[:, :, None]
-        seeds = table.shape[1]
-        low = np.nan
-        high = np.nan
-        if seeds > 1 and len(table):
-            _, low, high = interval(interquartile_mean, values)
-        line = {
-            "step": table.index,
-            "seeds": seeds,
-            "value": interquartile_mean(values),
-            "low": low,
-            "high": high,
-        }
-        found.append(pd.DataFrame({"panel": panel, "agent": agent, **line}))
+        seeds = alike["seed"].nunique()
+        if seeds < FEWEST:
+            lines = alike.sort_values(["seed", "step"]).assign(seeds=seeds)
+        else:
+            table = alike.pivot_table("value", "step", "seed").dropna()
+            values = table.to_numpy()[:, :, None]
+            low = np.nan
+            high = np.nan
+            if len(table):
+                _, low, high = interval(interquartile_mean, values)
+            line = {
+                "step": table.index,
+                "seeds": seeds,
+                "value": interquartile_mean(values),
+                "low": low,
+                "high": high,
+            }
+            lines = pd.DataFrame({"panel": panel, "agent": agent, **line})
+        found.append(lines.reindex(columns=columns))
+    return pd.concat(found[1:] or found, ignore_index=True)
+
+
+def against_hours(curves: pd.DataFrame) -> pd.DataFrame:
+    """
+    Return curves whose steps are hours of training.
+
+    Seeds that share a line, see :func:`bands`, get the same :data:`POINTS` hours, from the first
+    that all have to the end of the shortest. Values between two measurements are interpolated.
+
+    :param curves: columns "panel", "agent", "seed", "training_seconds" and "value"; rows without a
+        time are left out
+    :return: columns "panel", "agent", "seed", "step" (hours) and "value"
+    """
+    columns = ["panel", "agent", "seed", "step", "value"]
+    found = [pd.DataFrame(columns=columns)]
+    timed = curves.dropna(subset=["training_seconds"])
+    timed = timed.assign(step=timed["training_seconds"] / 3600)
+    for (panel, agent), runs in timed.groupby(["panel", "agent"], sort=False):
+        alike = runs.sort_values("step")
+        if alike["seed"].nunique() < FEWEST:
+            found.append(alike[columns])
+            continue
+        by_seed = alike.groupby("seed")
+        hours = np.linspace(by_seed["step"].min().max(), by_seed["step"].max().min(), POINTS)
+        for seed, run in by_seed:
+            values = np.interp(hours, run["step"], run["value"])
+            line = {"panel": panel, "agent": agent, "seed": seed, "step": hours, "value": values}
+            found.append(pd.DataFrame(line))
     return pd.concat(found[1:] or found, ignore_index=True)
 
 

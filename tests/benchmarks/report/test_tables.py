@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.report import figures, tables
 from benchmarks.report import runs as reader
-from benchmarks.report import tables
 from benchmarks.scores import interquartile_mean, interval
 
 SMALL = "TwoRoomsSwitchSmall-v0"
@@ -236,15 +236,50 @@ def test_returns_are_compared_where_all_runs_are(tmp_path, capsys):
 def test_lines_are_interquartile_means_with_intervals_at_steps_that_all_seeds_have():
     values = np.random.default_rng(0).normal(size=(3, 4))
     rows = [("x", "a", seed, step, values[step, seed]) for seed in range(4) for step in range(3)]
-    rows += [("x", "a", 0, 3, 9.0), ("x", "b", 0, 5, 7.0)]
+    rows += [("x", "a", 0, 3, 9.0)]
     lines = tables.bands(pd.DataFrame(rows, columns=["panel", "agent", "seed", "step", "value"]))
-    assert lines[["agent", "step", "seeds"]].values.tolist() == [
-        ["a", 0, 4],
-        ["a", 1, 4],
-        ["a", 2, 4],
-        ["b", 5, 1],
-    ]
+    assert lines["step"].tolist() == [0, 1, 2]
+    assert (lines["seeds"] == 4).all()
+    assert lines["seed"].isna().all()
     for step in range(3):
         found = interval(interquartile_mean, values[step][:, None])
         assert lines.loc[step, ["value", "low", "high"]].tolist() == pytest.approx(list(found))
-    assert (lines["value"][3], np.isnan(lines["low"][3])) == (7.0, True)
+    axes = figures.curves(lines, ["a"]).axes[0]
+    assert (len(axes.lines), len(axes.collections)) == (1, 1)
+
+
+def test_one_or_two_seeds_have_a_line_each_and_no_interval():
+    rows = [("x", "a", 1, 20, 4.0), ("x", "a", 1, 10, 3.0), ("x", "a", 0, 10, 2.0)]
+    rows += [("x", "b", 0, 5, 7.0)]
+    lines = tables.bands(pd.DataFrame(rows, columns=["panel", "agent", "seed", "step", "value"]))
+    assert lines[["agent", "seed", "step", "seeds", "value"]].values.tolist() == [
+        ["a", 0, 10, 2, 2.0],
+        ["a", 1, 10, 2, 3.0],
+        ["a", 1, 20, 2, 4.0],
+        ["b", 0, 5, 1, 7.0],
+    ]
+    assert lines[["low", "high"]].isna().all(axis=None)
+    agents = ["a", "b"]
+    axes = figures.curves(lines, agents).axes[0]
+    assert [line.get_ydata().tolist() for line in axes.lines] == [[2.0], [3.0, 4.0], [7.0]]
+    assert axes.get_legend_handles_labels()[1] == agents
+    assert not axes.collections
+
+
+def test_curves_against_hours_meet_at_hours_that_all_seeds_have():
+    columns = ["panel", "agent", "seed", "step", "training_seconds", "value"]
+    # The fast seeds take an hour for what takes the slow one two. Values are steps.
+    rows = [
+        ("x", "a", seed, step, step * 3600 * (2 if seed == 2 else 1), float(step))
+        for seed in range(3)
+        for step in (1, 2, 3, 4)
+    ]
+    rows += [("x", "b", 0, 7, 1800, 5.0), ("x", "b", 0, 9, np.nan, 6.0)]
+    found = tables.against_hours(pd.DataFrame(rows, columns=columns))
+    few = found[found["agent"] == "b"]
+    assert few[["seed", "step", "value"]].values.tolist() == [[0, 0.5, 5.0]]
+    for seed, run in found[found["agent"] == "a"].groupby("seed"):
+        assert run["step"].iloc[[0, -1]].tolist() == [2.0, 4.0]
+        speed = 0.5 if seed == 2 else 1.0
+        assert run["value"].to_numpy() == pytest.approx(run["step"].to_numpy() * speed)
+    assert tables.bands(found)["seeds"].unique().tolist() == [3, 1]
