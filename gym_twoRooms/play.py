@@ -232,6 +232,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     parser = _make_parser()
     options = parser.parse_args(arguments)
+    if options.seed is not None and options.seed < 0:
+        parser.error(f"argument --seed: must be at least 0, got {options.seed}")
     try:
         layout = NAMED_LAYOUTS[options.layout] if options.map is None else Layout.read(options.map)
         world = TwoRoomsSwitchEnv(layout, cell_size=options.cell_size)
@@ -264,9 +266,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 return pygame.quit()
             if event.type == pygame.KEYDOWN and event.key in keys:
                 game.press(keys[event.key])
-            elif event.type == pygame.MOUSEBUTTONDOWN:
+            # The wheel has buttons, too.
+            is_left = getattr(event, "button", None) == pygame.BUTTON_LEFT
+            if event.type == pygame.MOUSEBUTTONDOWN and is_left:
                 pressed = event.pos
-            elif event.type == pygame.MOUSEBUTTONUP and options.agent:
+            elif event.type == pygame.MOUSEBUTTONUP and is_left and options.agent:
                 game.drag(pressed, event.pos)
         if frame % FRAMES_PER_STEP == 0:
             game.follow()

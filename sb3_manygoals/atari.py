@@ -32,6 +32,7 @@ action.
 """
 
 import time
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -179,13 +180,14 @@ class AtariVecEnv(GymnasiumVecEnv):
 
         :return: a tree of plain data and arrays for :meth:`set_checkpoint_state`
         """
-        return {
+        state = {
             "scores": self._scores,
             "frames_of_episode": self._frames_of_episode,
             "seconds": time.time() - self._began,
             "reset_infos": self.reset_infos,
             "seeds": self._seeds,
         }
+        return deepcopy(state)
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
         """
@@ -193,6 +195,7 @@ class AtariVecEnv(GymnasiumVecEnv):
 
         :param state: what :meth:`get_checkpoint_state` returned
         """
+        state = deepcopy(state)
         self._scores = state["scores"]
         self._frames_of_episode = state["frames_of_episode"]
         self._began = time.time() - state["seconds"]

@@ -37,6 +37,8 @@ class ReplayableAtari(AtariVectorEnv):
     """
 
     def __init__(self, rom: str, n_envs: int, **settings: Any) -> None:
+        # ale-py writes its autoreset mode into the dict that all vector environments share.
+        self.metadata = dict(type(self).metadata)
         super().__init__(
             rom,
             n_envs,

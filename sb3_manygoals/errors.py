@@ -22,6 +22,8 @@ from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
+from sb3_manygoals.validation import is_held
+
 # If a worker does not answer for so many seconds, it is checked whether it lives.
 _SILENCE_S = 1.0
 # A worker whose pipe is closed has so many seconds to end.
@@ -252,6 +254,7 @@ def own_observation(
     Return a copy of an environment's observation in the dtype of its space.
 
     The dtype is converted where NumPy's rule "same_kind" allows it, as from float64 to float32.
+    Whole numbers must not change by that.
 
     :param observation: what the environment gave: an array, or what NumPy makes an array of
     :param shape: shape of the observation space
@@ -260,8 +263,9 @@ def own_observation(
     :param source: the object that checks, so that ``learn`` can tell which environments it has
     :param index: index of the environment among those of the source; 0, the default, if it has one
     :return: a new array of this shape and dtype
-    :raises EnvironmentFault: if the observation is no array, has another shape or a dtype that
-        cannot be converted, or is not finite. It is a ValueError
+    :raises EnvironmentFault: if the observation is no array, has another shape, a dtype that
+        cannot be converted or numbers that its dtype does not hold, or is not finite. It is a
+        ValueError
     """
     try:
         array: NDArray[Any] = np.asarray(observation)
@@ -275,9 +279,16 @@ def own_observation(
             id(source),
             index,
         )
-    array = np.array(array, dtype=dtype)
-    check_finite(array[None], what, source, index)
-    return array
+    own = np.array(array, dtype=dtype)
+    if not is_held(array, own):
+        raise EnvironmentFault(
+            f"{what} with numbers from {array.min()} to {array.max()}, the dtype of its space is"
+            f" {dtype}",
+            id(source),
+            index,
+        )
+    check_finite(own[None], what, source, index)
+    return own
 
 
 def workers(venv: VecEnv, answering: bool = False) -> AbstractContextManager[None]:

@@ -111,8 +111,8 @@ model-index: {json.dumps(index)}
 
 # ManyGoalsDQN in {env_id}
 
-One network for {len(model.goal_buffer):,} goals: all observations that the agent met in
-{model.num_timesteps:,} steps.
+One network for {len(model.goal_buffer):,} goals, which the agent met in {model.num_timesteps:,}
+steps.
 
 ```python
 import gymnasium as gym
@@ -120,7 +120,7 @@ from sb3_manygoals import GoalBufferWrapper
 from sb3_manygoals.hub import load_from_hub
 
 model = load_from_hub({repo_id!r}, gym.make({env_id!r}))
-env = GoalBufferWrapper(gym.make({env_id!r}))
+env = GoalBufferWrapper(gym.make({env_id!r}), model.goal_buffer, training=False)
 obs, info = env.reset(options={{"goal": model.goal_buffer.observations[7]}})
 action, _ = model.predict(obs, deterministic=True)
 ```

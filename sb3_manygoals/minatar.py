@@ -116,13 +116,18 @@ class MinAtarVectorEnv(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[A
         :param actions: actions of the games, (N,) integers below ``single_action_space.n``
         :return: observations, (N, channels, 10, 10) uint8; rewards, (N,) float64; terminated and
             truncated, (N,) bool; infos, with ``"final_obs"`` and its mask if a game ended
-        :raises ValueError: if there is no such action
+        :raises ValueError: if there is no such action, or the shape is wrong. Then no game has
+            moved
         """
         chosen = np.asarray(actions)
-        if not (chosen.min() >= 0 and chosen.max() < len(self.action_set)):
+        n_actions = len(self.action_set)
+        if (
+            chosen.shape != (self.num_envs,)
+            or chosen.dtype.kind not in "iu"
+            or not (chosen.min() >= 0 and chosen.max() < n_actions)
+        ):
             raise ValueError(
-                f"actions must be {self.num_envs} numbers in [0, {len(self.action_set)}), "
-                f"got {actions!r}"
+                f"actions must be {self.num_envs} numbers in [0, {n_actions}), got {actions!r}"
             )
         obs: NDArray[np.uint8] = np.empty((self.num_envs, *self._shape), dtype=np.uint8)
         rewards = np.empty(self.num_envs)

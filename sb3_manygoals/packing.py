@@ -12,7 +12,7 @@ import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from sb3_manygoals.validation import why_no_array_space
+from sb3_manygoals.validation import is_held, why_no_array_space
 
 
 class _Place(NamedTuple):
@@ -66,8 +66,9 @@ class PackedSpace(spaces.Box):
         :param observation: the parts by their names, each of the shape of its space, or with n rows
             of it. Other entries are ignored
         :return: bytes, shape ``(size,)`` or ``(n, size)``
-        :raises ValueError: if a part is missing, has another shape or kind of dtype, is not finite,
-            or is out of the range of its Discrete, MultiDiscrete or MultiBinary space
+        :raises ValueError: if a part is missing, has another shape or kind of dtype or whole
+            numbers that its dtype does not hold, is not finite, or is out of the range of its
+            Discrete, MultiDiscrete or MultiBinary space
         """
         rows = []
         for name, place in self._places.items():
@@ -82,9 +83,14 @@ class PackedSpace(spaces.Box):
                     f"got {array.dtype} of {array.shape}"
                 )
             batch = array.shape[:n_axes]
+            given = array
             # What is too great for the dtype becomes infinite.
             with np.errstate(over="ignore"):
-                array = np.ascontiguousarray(array, dtype=place.dtype)
+                array = np.ascontiguousarray(given, dtype=place.dtype)
+            if not is_held(given, array):
+                raise ValueError(
+                    f"{name!r} of the observation must be of {self.parts[name]}, got {given}"
+                )
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ValueError(f"{name!r} of the observation must be finite, got {array}")
             if place.greatest is not None and ((array < 0) | (array > place.greatest)).any():

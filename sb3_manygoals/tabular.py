@@ -78,13 +78,20 @@ class AllGoalsTable:
         :param terminated: whether the environment itself terminated, bool, shape (N,). None:
             nowhere
         :param taught: which goals are taught, bool, shape ``(n_states,)``. None: all
-        :raises ValueError: if there is no such state, action or step size. Then nothing has changed
+        :raises ValueError: if there is no such state, action or step size, or a transition lacks
+            one of them. Then nothing has changed
         """
         _check_numbers(self.n_states, states=states, next_states=next_states)
         _check_numbers(self.n_actions, actions=actions)
         check_number("learning_rate", learning_rate, at_least=0, at_most=1)
         if terminated is None:
             terminated = np.zeros(len(states), dtype=np.bool_)
+        lengths = [len(column) for column in (states, actions, next_states, terminated)]
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                "states, actions, next_states and terminated must have one length, got "
+                f"{', '.join(map(str, lengths))}"
+            )
         change = np.empty(self.n_states, dtype=np.float32)
         # One by one, because a later transition builds on the values of an earlier one.
         columns = (column.tolist() for column in (states, actions, next_states, terminated))

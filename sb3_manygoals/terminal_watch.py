@@ -156,7 +156,8 @@ class TerminalWatch:
         """
         self._n_ends += len(rows)
         before = self._before
-        self._before = observations
+        # A copy, because the environments may write the next observations into the same array.
+        self._before = observations.copy()
         for row, last in zip(rows, terminal, strict=True):
             if not _same(last, observations[row]):
                 self._stop()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """Spaces whose elements are single NumPy arrays of fixed shape and dtype."""
@@ -198,3 +198,16 @@ def one_action(action: Any, space: spaces.Discrete) -> int:
     if not space.start <= value < space.start + space.n:
         raise ValueError(f"action must be one of {space}, got {value}")
     return value
+
+
+def is_held(given: NDArray[Any], converted: NDArray[Any]) -> bool:
+    """
+    Return whether a conversion kept all whole numbers. Fractions may be rounded.
+
+    :param given: the array before it was converted
+    :param converted: the array after that
+    :return: False if whole numbers became others, as 257 becomes 1 in uint8
+    """
+    if converted.dtype.kind not in "iu" or given.dtype == converted.dtype:
+        return True
+    return np.array_equal(given, converted)

@@ -92,6 +92,8 @@ class GymnasiumVecEnv(VecEnv):
         if len(self._options) != self.num_envs or not all(
             data_equivalence(options, other) for other in self._options
         ):
+            # The next reset must not fail, too.
+            self._reset_options()
             raise ValueError(
                 f"options must be one dict, or the same for each of the {self.num_envs} "
                 "environments: give other ones to "

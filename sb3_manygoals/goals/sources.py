@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from sb3_manygoals.errors import WorkerDied, workers
 from sb3_manygoals.packing import PackedSpace, packed_parts
+from sb3_manygoals.validation import is_held
 
 _GOAL_ENV_KEYS = ("observation", "achieved_goal", "desired_goal")
 # So many random goals are compared with each other to learn how a GoalEnv says success.
@@ -108,8 +109,13 @@ class ObservationSource:
                 f"'desired_goal' of the observation must be {space.dtype} of shape {shape}, got "
                 f"{goals.dtype} of {goals.shape}"
             )
+        given = goals
         with np.errstate(over="ignore"):
-            goals = goals.astype(space.dtype)
+            goals = given.astype(space.dtype)
+        if not is_held(given, goals):
+            raise ValueError(
+                f"'desired_goal' of the observation must be {space.dtype}, got {given}"
+            )
         if goals.dtype.kind == "f" and not np.isfinite(goals).all():
             raise ValueError(f"'desired_goal' of the observation must be finite, got {goals}")
         return goals

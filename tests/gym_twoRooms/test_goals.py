@@ -176,6 +176,23 @@ def test_a_set_is_reached_at_least_as_surely_as_each_of_its_states():
         assert chance >= of_states[states].max() - 1e-12
 
 
+@pytest.mark.parametrize("reached", [None, 0.4, near])
+def test_goals_that_were_rounded_to_the_dtype_of_their_space_have_their_ceilings(reached):
+    """A goal buffer has goals in the dtype of ``goal_space``, which is float32 by default."""
+
+    def rounded(picture):
+        return (agent_cell(picture) / [7, 3]).astype(np.float32)
+
+    def exact(picture):
+        return agent_cell(picture) / [7, 3]
+
+    starts = SMALL.observe(np.arange(SMALL.n_states))
+    goals = np.array([rounded(picture) for picture in starts])[::-1]
+    found = mastery_ceiling(SMALL, 5, exact, reached)(starts, goals)
+    np.testing.assert_array_equal(found, mastery_ceiling(SMALL, 5, rounded, reached)(starts, goals))
+    assert found.max() == 1.0
+
+
 def test_where_no_state_achieves_a_goal_the_chance_is_none():
     ceiling = mastery_ceiling(SMALL, 50, agent_cell)
     # There is a wall in this cell.

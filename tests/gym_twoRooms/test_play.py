@@ -58,9 +58,15 @@ def test_the_trained_agent_reaches_the_goal_that_is_clicked(monkeypatch, capsys)
         return games[-1]
 
     monkeypatch.setattr(play, "Game", make)
-    corner = {"pos": (BORDER + CELL // 2, BORDER + CELL // 2)}
-    click = [(pygame.MOUSEBUTTONDOWN, corner), (pygame.MOUSEBUTTONUP, corner)]
-    run(monkeypatch, [[], click, *[[]] * 400], ["--agent", "--seed", "0", "--cell-size", str(CELL)])
+
+    def click(column, button):
+        place = {"pos": (BORDER + CELL // 2 + CELL * column, BORDER + CELL // 2), "button": button}
+        return [(pygame.MOUSEBUTTONDOWN, place), (pygame.MOUSEBUTTONUP, place)]
+
+    # The other buttons, of which the wheel has two, set no goal.
+    clicks = [click(0, pygame.BUTTON_LEFT), *(click(2, button) for button in (2, 3, 4, 5))]
+    arguments = ["--agent", "--seed", "0", "--cell-size", str(CELL)]
+    run(monkeypatch, [[], *clicks, *[[]] * 400], arguments)
     (game,) = games
     assert int(game.world.mdp.agent[game.goal]) == 0
     assert game.reached
@@ -74,6 +80,7 @@ def test_what_cannot_be_played_is_refused(capsys, tmp_path, monkeypatch):
         (["--map", "none.txt"], "No such file"),
         (["--map", "bad.txt"], "bad.txt: Unknown symbol 'x' at row 1, column 1"),
         (["--cell-size", "0"], "cell_size must be"),
+        (["--seed", "-1"], "argument --seed: must be at least 0, got -1"),
         (["--agent", "--layout", "small"], "not allowed with argument --agent"),
     ):
         with pytest.raises(SystemExit):

@@ -1,11 +1,13 @@
 """AtariVecEnv against SB3's games, under SB3's learners, saved and restored."""
 
+import copy
 import importlib
 import sys
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, VectorEnv
 from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -319,6 +321,27 @@ def test_what_cannot_be_saved_or_restored():
     sticky.reset()
     with pytest.raises(CheckpointError, match="sticky"):
         get_env_state(sticky)
+
+
+def test_a_saved_state_stays_as_it_was():
+    env = AtariVecEnv("pong", 1, seed=0, noop_max=0)
+    env.reset()
+    state = env.get_checkpoint_state()
+    untouched = copy.deepcopy(state)
+    for _ in range(100):
+        env.step(np.array([0]))
+    assert env.get_checkpoint_state()["scores"].any()
+    assert_same(state, untouched)
+    env.set_checkpoint_state(state)
+    for _ in range(100):
+        env.step(np.array([0]))
+    assert_same(state, untouched)
+
+
+def test_other_vector_environments_keep_what_they_say_of_themselves():
+    ours = AtariVecEnv("pong", 1)
+    assert ours.vector_env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert "autoreset_mode" not in VectorEnv.metadata
 
 
 def test_bad_input_is_refused():

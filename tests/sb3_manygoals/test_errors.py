@@ -138,6 +138,18 @@ def test_values_that_are_not_finite_are_neither_stored_nor_learned_from(wrap, ba
     assert parameters(model).isfinite().all()
 
 
+@pytest.mark.parametrize("wrap", [GoalBufferWrapper, lambda world: shared(world)])
+def test_whole_numbers_that_the_dtype_of_the_space_does_not_hold_are_refused(wrap):
+    """In uint8, 257 would become 1: another observation."""
+    number = np.full(3, 257, np.uint16)
+    world = wrap(Hostile(at=1, observation=number, dtype=np.uint8))
+    world.reset()
+    with pytest.raises(
+        errors.EnvironmentFault, match=r"an observation with numbers from 257 to 257, .* is uint8"
+    ):
+        world.step(0 if isinstance(world, gym.Env) else np.zeros(1, int))
+
+
 NO_NUMBERS = [[1.0], np.array([1.0]), np.zeros(2), "two", {"r": 1.0}, 1j]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-import gym_twoRooms  # noqa: F401
+from gym_twoRooms import agent_cell
 from sb3_manygoals import ManyGoalsDQN
 
 WORLD = "TwoRoomsSwitchSmall-v0"
@@ -73,7 +73,23 @@ def test_the_card_has_metadata_results_and_a_program(hub, model, tmp_path):
     assert result["dataset"]["name"] == WORLD
     assert result["metrics"] == [{"type": "mastery", "name": "mastery", "value": 0.5}]
     assert f"{len(model.goal_buffer)} goals" in text
-    compile(text.split("```python\n")[1].split("```")[0], "card", "exec")
+    program = text.split("```python\n")[1].split("```")[0]
+    exec(compile(program, "card", "exec"), {})
+
+
+def test_the_program_of_the_card_runs_for_goals_of_the_users_own_kind(hub, tmp_path):
+    model = ManyGoalsDQN(
+        "CnnPolicy",
+        gym.make(WORLD),
+        goal_wrapper_kwargs={"goal": agent_cell},
+        seed=0,
+        learning_starts=100,
+    ).learn(60)
+    hub.push_to_hub(model, "somebody/agent", WORLD)
+    _, text = (tmp_path / "somebody/agent/README.md").read_text().split("```python\n")
+    found = {}
+    exec(compile(text.split("```")[0], "card", "exec"), found)
+    assert found["env"].goal_buffer is found["model"].goal_buffer
 
 
 def test_bad_input_is_refused_before_anything_is_uploaded(hub, model, tmp_path):

@@ -7,6 +7,7 @@ from stable_baselines3 import A2C
 from stable_baselines3.common.vec_env import VecMonitor, VecTransposeImage, is_vecenv_wrapped
 
 from sb3_manygoals.minatar import GAMES, MinAtarCNN, MinAtarVectorEnv, make_minatar_vec_env
+from tests.sb3_manygoals.checkpoint import trees
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -93,9 +94,11 @@ def test_bad_arguments_are_named(arguments, message):
 def test_bad_actions_options_and_states_are_refused():
     env = MinAtarVectorEnv("asterix", 2)
     env.reset(seed=0)
-    for actions in ([0, -1], [5, 0]):
+    before = env.get_checkpoint_state()
+    for actions in ([0, -1], [5, 0], [0, 0, 0], [0], [[0], [0]], [0.0, 1.0]):
         with pytest.raises(ValueError, match=r"actions must be 2 numbers in \[0, 5\), got"):
             env.step(np.array(actions))
+    trees.assert_same(env.get_checkpoint_state(), before)
     with pytest.raises(ValueError, match="options must have no reset_mask"):
         env.reset(options={"reset_mask": np.array([True, False])})
     with pytest.raises(ValueError, match="games with game='asterix', not 'space_invaders'"):

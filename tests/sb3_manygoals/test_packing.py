@@ -117,6 +117,12 @@ def test_parts_of_all_kinds_are_packed():
         ({"heading": -1}, "'heading' of the observation must be of Discrete"),
         ({"dials": [3, 0]}, r"'dials' of the observation must be of MultiDiscrete\(\[3 5\]\)"),
         ({"lamps": [2, 0, 0]}, r"'lamps' of the observation must be of MultiBinary\(3\)"),
+        # In the dtypes of their parts, these would be 1 and numbers from 0 on.
+        ({"lamps": np.array([257, 0, 0])}, "'lamps' .* must be of MultiBinary.*, got .*257"),
+        (
+            {"camera": np.full((2, 3), 300, np.uint16)},
+            r"'camera' of the observation must be of Box\(0, 255, .*, got .*300",
+        ),
         ({"place": np.zeros((4, 2))}, r"all parts .* must have as many rows, got .*4"),
     ],
 )

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
@@ -103,6 +103,41 @@ def counted(make):
     return GymnasiumVecEnv(RecordEpisodeStatistics(worlds))
 
 
+class Buffered(VectorEnv):
+    """Two worlds that are stepped together. One array has all observations of both."""
+
+    metadata = {"autoreset_mode": SAME_STEP}  # noqa: RUF012
+
+    def __init__(self, make):
+        self.num_envs = 2
+        self.worlds = [make(), make()]
+        self.single_observation_space = self.worlds[0].observation_space
+        self.single_action_space = self.worlds[0].action_space
+        self.shown = np.zeros((2, 1), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        for row, world in enumerate(self.worlds):
+            self.shown[row] = world.reset()[0]
+        return self.shown, {}
+
+    def step(self, actions):
+        taken = [world.step(action) for world, action in zip(self.worlds, actions, strict=True)]
+        infos = {}
+        ended = np.array([outcome[2] for outcome in taken])
+        self.shown[:] = [outcome[0] for outcome in taken]
+        if ended.any():
+            last = [self.shown[0], self.shown[1]]
+            if self.worlds[0].copies:
+                last = [row.copy() for row in last]
+            infos = {"final_obs": last}
+            self.reset()
+        return self.shown, np.zeros(2), ended, np.zeros(2, bool), infos
+
+
+def buffered(make):
+    return GymnasiumVecEnv(Buffered(make))
+
+
 def walk(venv, steps=300):
     venv.reset()
     for _ in range(steps):
@@ -120,6 +155,7 @@ def walk(venv, steps=300):
         (sync, CERTAIN),
         (counted, LIKELY),
         (subproc, LIKELY),
+        (buffered, LIKELY),
     ],
 )
 def test_lost_terminal_observations_are_noticed_once(vector, message, make):
@@ -128,7 +164,7 @@ def test_lost_terminal_observations_are_noticed_once(vector, message, make):
     assert len(caught) == 1
 
 
-@pytest.mark.parametrize("vector", [dummy, sync, counted, subproc])
+@pytest.mark.parametrize("vector", [dummy, sync, counted, subproc, buffered])
 def test_copies_cause_no_warning(vector):
     walk(VecGoalBufferWrapper(vector(copying)))
 

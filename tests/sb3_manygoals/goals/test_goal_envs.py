@@ -447,6 +447,10 @@ def test_observations_that_do_not_fit_are_refused(vector):
     ):
         goals.desired({"desired_goal": np.zeros(2)})
     assert source.desired({}) is None
+    cells = spaces.Box(0, 9, (1,), np.uint8)
+    parts = {"observation": cells, "achieved_goal": cells, "desired_goal": cells}
+    with pytest.raises(ValueError, match=r"'desired_goal' .* must be uint8, got \[257\]"):
+        ObservationSource(spaces.Dict(parts)).desired({"desired_goal": np.array([257], np.uint16)})
 
 
 def test_a_shared_goal_buffer_must_be_of_a_goal_env():
