@@ -243,7 +243,8 @@ class Achievement:
         """
         if len(achieved) == 0 or len(desired) == 0:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        if self.reached is not None and not callable(self.reached):
+        # A tree of all achievements does not pay for one goal.
+        if self.reached is not None and not callable(self.reached) and len(desired) > 1:
             return self._pairs_within(self.reached, achieved, desired)
         parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         at_a_time = max(1, _PAIRS_AT_A_TIME // len(achieved))

@@ -208,7 +208,7 @@ class GoalBuffer:
         if not self._capacity_was_given:
             # Of learned states more observations are kept, so fewer states fit into memory.
             most = max(share_of_memory(0.5) // self._size_of_goal, 1)
-            self.capacity = min(self.capacity, most)
+            self.capacity = min(_DEFAULT_CAPACITY, most)
         try:
             # Exact states take less than any others, and what there is now is given back.
             if state_class is not ExactStates:

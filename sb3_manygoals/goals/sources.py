@@ -127,8 +127,8 @@ class ObservationSource:
         :param kinds: what the user gave: ``state_key``, ``goal``, ``goal_space`` and ``reached``
         :param call_env: calls a method of the environment
         :return: the same arguments, for functions of packed observations
-        :raises ValueError: if ``goal`` is given for a GoalEnv, or a GoalEnv's success cannot be
-            found out
+        :raises ValueError: if ``goal`` is given for a GoalEnv, a GoalEnv's success cannot be found
+            out, or ``reached`` is given without ``goal`` for other observations of several parts
         """
         if self.packed is None:
             return kinds
@@ -137,6 +137,11 @@ class ObservationSource:
         if kinds["state_key"] is not None:
             found["state_key"] = OfUnpacked(kinds["state_key"], self.packed, part)
         if not self.is_goal_env:
+            if kinds["reached"] is not None and kinds["goal"] is None:
+                raise ValueError(
+                    "reached needs goal for observations of several parts: give as goal a function "
+                    "that returns the part that counts"
+                )
             if kinds["goal"] is not None:
                 found["goal"] = OfUnpacked(kinds["goal"], self.packed, None)
             return found

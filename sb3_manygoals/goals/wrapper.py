@@ -125,7 +125,8 @@ class GoalBufferWrapper(
     :param goal: a function of an observation that returns what it achieves. None: itself
     :param goal_space: space of what ``goal`` returns. None: it is found by calling ``goal``
     :param reached: greatest distance at which an achievement reaches a goal, or a function that
-        says whether it does. None: they must be equal, or a GoalEnv says it
+        says whether it does. None: they must be equal, or a GoalEnv says it. If observations have
+        several parts, it needs ``goal``, unless the environment is a GoalEnv
     :param goal_list: the only goals, shape ``(m, *goal_space.shape)``, or a sequence of m things
         that ``goal`` may return. None: all that is achieved becomes a goal
     :param goals_from: "env" to pursue the goals that a GoalEnv sets, "achieved" to pursue goals
@@ -394,7 +395,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :param goal: a function of an observation that returns what it achieves. None: itself
     :param goal_space: space of what ``goal`` returns. None: it is found by calling ``goal``
     :param reached: greatest distance at which an achievement reaches a goal, or a function that
-        says whether it does. None: they must be equal, or a GoalEnv says it
+        says whether it does. None: they must be equal, or a GoalEnv says it. If observations have
+        several parts, it needs ``goal``, unless the environment is a GoalEnv
     :param goal_list: the only goals, shape ``(m, *goal_space.shape)``, or a sequence of m things
         that ``goal`` may return. None: all that is achieved becomes a goal
     :param goals_from: "env" to pursue the goals that a GoalEnv sets, "achieved" to pursue goals

@@ -100,7 +100,9 @@ class GoalDirectedSampler:
         likeliest = self._model.likeliest()
         self._likeliest_next = np.full(likeliest.tried.shape, -1)
         together = likeliest.transitions + likeliest.terminal_transitions
-        self._likeliest_next[likeliest.tried] = together.indices
+        # An action that most often led to a state that was not kept has no entry.
+        has_entry = np.diff(together.indptr).reshape(likeliest.tried.shape) > 0
+        self._likeliest_next[has_entry] = together.indices
         n_terminal = np.diff(likeliest.terminal_transitions.indptr)
         self._likeliest_terminates = (n_terminal > 0).reshape(likeliest.tried.shape)
 

@@ -19,6 +19,7 @@ from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import get_flattened_obs_dim
 from stable_baselines3.common.type_aliases import (
     GymEnv,
     MaybeCallback,
@@ -1094,8 +1095,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         """Standardize inputs by the states and goals that are known, or in the replay memory."""
         if self._standardizes_by_transitions and not self.goals_in_replay:
             assert self.goal_buffer is not None
-            n_numbers = math.prod(self.goal_buffer.observation_shape)
-            met = self.replay_buffer.evenly_chosen(_most_to_fit(n_numbers))
+            most = _most_to_fit(self.goal_buffer.observation_space)
+            met = self.replay_buffer.evenly_chosen(most)
             observations = th.as_tensor(met, device=self.device)
             goals = th.as_tensor(self.goal_buffer.achieved(met), device=self.device)
         else:
@@ -1177,9 +1178,9 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         assert goals is not None
         if isinstance(goals, ReplayGoals):
             # All observations at once might not fit into memory.
-            found = goals.evenly_chosen(_most_to_fit(math.prod(goals.shape)))
+            found = goals.evenly_chosen(_most_to_fit(goals.goal_space))
         else:
-            found = _evenly_chosen(goals.observations)
+            found = _evenly_chosen(goals.observations, goals.goal_space)
         return th.as_tensor(found, device=self.device)
 
     def _some_observations(self) -> th.Tensor:
@@ -1188,7 +1189,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         if self.goal_buffer.goals_are_observations:
             return self._some_goals()
         observations = self.goal_buffer.states.observations
-        return th.as_tensor(_evenly_chosen(observations), device=self.device)
+        chosen = _evenly_chosen(observations, self.goal_buffer.observation_space)
+        return th.as_tensor(chosen, device=self.device)
 
     def _warn_of_alike_goals(self) -> None:
         """
@@ -1376,14 +1378,17 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             fault.num_timesteps = self.num_timesteps
 
 
-def _most_to_fit(n_numbers: int) -> int:
-    """Return by how many observations of so many numbers inputs are standardized at most."""
+def _most_to_fit(space: spaces.Space[Any]) -> int:
+    """Return by how many observations of a space inputs are standardized at most."""
+    parts = space.parts.values() if isinstance(space, PackedSpace) else [space]
+    # Whole numbers of a Discrete space become one number for each of its elements.
+    n_numbers = sum(get_flattened_obs_dim(part) for part in parts)
     return min(_MOST_GOALS_TO_FIT, max(1, _MOST_NUMBERS_TO_FIT // n_numbers))
 
 
-def _evenly_chosen(observations: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy of observations or goals, evenly chosen if there are too many."""
-    most = _most_to_fit(observations[0].size)
+def _evenly_chosen(observations: NDArray[Any], space: spaces.Space[Any]) -> NDArray[Any]:
+    """Return a copy of observations or goals of a space, evenly chosen if there are too many."""
+    most = _most_to_fit(space)
     if len(observations) > most:
         places = np.linspace(0, len(observations) - 1, most, dtype=np.int64)
         observations = observations[places]

@@ -174,7 +174,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         """
         Add one transition of each environment.
 
-        :param obs: goal observations in which the actions were taken
+        :param obs: goal observations in which the actions were taken. ``desired_goal`` may be left
+            out where infos do not say that it has no id
         :param next_obs: goal observations that they led to
         :param action: the actions, shape ``(n_envs,)``
         :param reward: rewards of the goal episodes, which are not kept
@@ -195,7 +196,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         )
         if self.states is None or (state_ids == UNKNOWN).any():
             self.store_observations()
-        goals = obs["desired_goal"] if self.keeps_behavior_goals else None
+        # Recorded transitions have no goal.
+        goals = obs.get("desired_goal") if self.keeps_behavior_goals else None
         without_id: list[int] = []
         if goals is not None:
             without_id = [row for row, info in enumerate(infos) if _has_goal_without_id(info)]

@@ -137,7 +137,9 @@ class StateLearningMixin(ModelPart):
         steps = replay.recorded(slice(newest, None))
         forgotten = None
         examples = None
-        if states.is_known and replay.full:
+        # Transitions may have been overwritten, or loaded without the replay memory.
+        knows_more = model.world.n_counted > replay.size() * model.n_envs
+        if states.is_known and (replay.full or knows_more):
             forgotten = _forgotten(model.world, replay, n_times)
             examples = states.observations.copy()
         ids = states.learn(

@@ -37,8 +37,9 @@ _DIFFERS = 0.5
 _MOST_ROUNDS = 4
 # Clusters are found with at most so many transitions.
 _TRANSITIONS_TO_CLUSTER = 150_000
-# Codes are compared with centers so many at a time, to bound memory.
+# Codes are compared with centers so many at a time, and so many pairs, to bound memory.
 _AT_A_TIME = 2_048
+_PAIRS_AT_A_TIME = 2**26
 # New codes found clusters of their own if they are farther away than this share of the codes that
 # clusters were made of.
 _SHARE_INSIDE = 0.9999
@@ -76,13 +77,19 @@ def nearest(
     squares = targets.square().sum(1)
     places = np.zeros(len(codes), np.int64)
     distances = np.zeros(len(codes), np.float32)
-    for at in range(0, len(codes), _AT_A_TIME):
-        rows = th.from_numpy(codes[at : at + _AT_A_TIME])
+    at_a_time = _rows_at_a_time(len(centers))
+    for at in range(0, len(codes), at_a_time):
+        rows = th.from_numpy(codes[at : at + at_a_time])
         least, where = th.addmm(squares[None], rows, targets.T, alpha=-2.0).min(1)
-        places[at : at + _AT_A_TIME] = where.numpy()
+        places[at : at + at_a_time] = where.numpy()
         least = (least + rows.square().sum(1)).clamp(min=0.0).sqrt()
-        distances[at : at + _AT_A_TIME] = least.numpy()
+        distances[at : at + at_a_time] = least.numpy()
     return places, distances
+
+
+def _rows_at_a_time(n_others: int) -> int:
+    """Return how many codes are compared with so many others at a time."""
+    return max(1, min(_AT_A_TIME, _PAIRS_AT_A_TIME // max(n_others, 1)))
 
 
 def leaders(codes: NDArray[np.float32], radius: float, most: int) -> NDArray[np.float32]:
@@ -329,8 +336,9 @@ def _neighbors(
     targets = th.from_numpy(centers)
     n_neighbors = min(_N_NEIGHBORS, len(centers) - 1)
     found = []
-    for at in range(0, len(centers), _AT_A_TIME):
-        distances = th.cdist(targets[at : at + _AT_A_TIME], targets)
+    at_a_time = _rows_at_a_time(len(centers))
+    for at in range(0, len(centers), at_a_time):
+        distances = th.cdist(targets[at : at + at_a_time], targets)
         n_rows = len(distances)
         places = th.arange(at, at + n_rows)
         distances[th.arange(n_rows), places] = th.inf

@@ -15,10 +15,12 @@ from sb3_manygoals.world.inputs import Inputs, places_of_units
 
 # The first updates have a smaller step size.
 _WARM_UP = 100
-# Inputs are standardized by at most so many observations.
+# Inputs are standardized by at most so many observations, and so many numbers.
 _OBSERVATIONS_TO_FIT = 5_000
-# Observations are encoded so many at a time, to bound memory.
+_NUMBERS_TO_FIT = 2**26
+# At most so many observations, and so many numbers, are encoded at a time, to bound memory.
 _AT_A_TIME = 8_192
+_NUMBERS_AT_A_TIME = 2**25
 # An encoder with enough weights learns the noise of single transitions by heart. Random inputs and
 # features, and weights that decay, prevent that. The noise is in standard deviations of an input.
 _INPUT_NOISE = 0.25
@@ -42,6 +44,7 @@ class ContrastiveEncoder(nn.Module):
     :param seed: seed of the weights
     """
 
+    offset: th.Tensor
     mean: th.Tensor
     scale: th.Tensor
 
@@ -76,6 +79,7 @@ class ContrastiveEncoder(nn.Module):
             self.predicted = nn.Linear(n_hidden, n_actions * n_features)
             self.code = nn.Linear(n_hidden, n_features)
         self.log_scale = nn.Parameter(th.zeros(()))
+        self.register_buffer("offset", th.zeros(n_inputs, dtype=th.float64))
         self.register_buffer("mean", th.zeros(n_inputs))
         self.register_buffer("scale", th.ones(n_inputs))
         self.eval()
@@ -86,7 +90,10 @@ class ContrastiveEncoder(nn.Module):
 
         :param observations: shape ``(n, *observation_space.shape)``
         """
-        places = np.linspace(0, len(observations) - 1, _OBSERVATIONS_TO_FIT, dtype=np.int64)
+        self._inputs.fit_offset(observations)
+        self.offset.copy_(th.from_numpy(self._inputs.offset))
+        most = max(1, min(_OBSERVATIONS_TO_FIT, _NUMBERS_TO_FIT // len(self._inputs)))
+        places = np.linspace(0, len(observations) - 1, most, dtype=np.int64)
         rows = self._inputs.flat(observations[np.unique(places)])
         deviations = rows.std(axis=0)
         # Floats may have different units, so only numbers that do not vary are left as they are.
@@ -98,6 +105,14 @@ class ContrastiveEncoder(nn.Module):
             least[places] = np.median(varying) / 2 if len(varying) else 1.0
         self.mean.copy_(th.from_numpy(rows.mean(axis=0)))
         self.scale.copy_(th.from_numpy(1.0 / np.maximum(deviations, least).astype(np.float32)))
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Load weights. Those of earlier versions have no offset."""
+        state_dict.setdefault(f"{prefix}offset", th.zeros_like(self.offset))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self._inputs.offset = self.offset.numpy(force=True).copy()
 
     def _features(self, observations: NDArray[Any]) -> th.Tensor:
         """Return the shared features of observations."""
@@ -137,9 +152,10 @@ class ContrastiveEncoder(nn.Module):
         :param observations: shape ``(n, *observation_space.shape)``
         :return: float32, shape ``(n, n_features)``
         """
-        parts = range(0, len(observations), _AT_A_TIME)
+        at_a_time = max(1, min(_AT_A_TIME, _NUMBERS_AT_A_TIME // len(self._inputs)))
+        parts = range(0, len(observations), at_a_time)
         codes = [
-            self.code(self._features(observations[at : at + _AT_A_TIME])).cpu().numpy()
+            self.code(self._features(observations[at : at + at_a_time])).cpu().numpy()
             for at in parts
         ]
         if not codes:

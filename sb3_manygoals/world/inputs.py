@@ -13,10 +13,18 @@ from sb3_manygoals.packing import PackedSpace
 NO_UNIT = -1
 """The unit of numbers that have none in common with others."""
 
+# The mean of a number is found by at most so many observations.
+_OBSERVATIONS_TO_FIT = 5_000
+# It is subtracted if it is more than so many deviations. Otherwise float32 is exact enough.
+_FAR = 1e3
+
 
 class Inputs:
     """
     Turns observations of a space into vectors of numbers, as they are, without any scale.
+
+    Only from numbers that float32 does not hold, such as seconds since 1970 in float64, their mean
+    may be subtracted, see :meth:`fit_offset`.
 
     :param observation_space: space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
     """
@@ -36,9 +44,33 @@ class Inputs:
         The unit of each number, shape ``(n_inputs,)``. Integers of one part of an observation, such
         as the pixels of a picture, have one unit. Floats may all have different ones: ``NO_UNIT``.
         """
+        is_wide = [
+            np.dtype(part.dtype).itemsize >= 4 and part.dtype != np.float32 for part in parts
+        ]
+        self._is_wide: NDArray[np.bool_] = np.repeat(np.array(is_wide, np.bool_), sizes)
+        self.offset: NDArray[np.float64] = np.zeros(len(self.units))
+        """What is subtracted from each number, shape ``(n_inputs,)``. 0 for most."""
 
     def __len__(self) -> int:
         return len(self.units)
+
+    def fit_offset(self, observations: NDArray[Any]) -> None:
+        """
+        Subtract from now on the means of numbers that would lose too much in float32.
+
+        :param observations: shape ``(n, *observation_space.shape)``
+        """
+        self.offset = np.zeros(len(self.units))
+        if not self._is_wide.any():
+            return
+        n = min(len(observations), _OBSERVATIONS_TO_FIT)
+        places = np.linspace(0, len(observations) - 1, n, dtype=np.int64)
+        rows = np.concatenate(
+            [part.astype(np.float64) for part in self._parts(observations[places])], axis=1
+        )
+        means = rows.mean(axis=0)
+        is_far = self._is_wide & (np.abs(means) > _FAR * rows.std(axis=0))
+        self.offset[is_far] = means[is_far]
 
     def flat(self, observations: NDArray[Any]) -> NDArray[np.float32]:
         """
@@ -47,11 +79,21 @@ class Inputs:
         :param observations: shape ``(n, *observation_space.shape)``
         :return: shape ``(n, n_inputs)``
         """
+        rows = []
+        first = 0
+        for part in self._parts(observations):
+            offset = self.offset[first : first + part.shape[1]]
+            first += part.shape[1]
+            moved = part - offset if offset.any() else part
+            rows.append(moved.astype(np.float32))
+        return rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
+
+    def _parts(self, observations: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return the parts of n observations, each of shape ``(n, numbers of the part)``."""
         if isinstance(self._space, PackedSpace):
             parts = self._space.unpack(observations)
-            rows = [part.reshape(len(part), -1).astype(np.float32) for part in parts.values()]
-            return np.concatenate(rows, axis=1)
-        return observations.reshape(len(observations), len(self)).astype(np.float32)
+            return [part.reshape(len(part), -1) for part in parts.values()]
+        return [observations.reshape(len(observations), len(self))]
 
 
 def places_of_units(units: NDArray[np.integer[Any]]) -> list[NDArray[np.int64]]:

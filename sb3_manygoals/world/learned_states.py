@@ -237,9 +237,14 @@ class LearnedStates(ExampleStates):
             rng,
         )
         looks = None
+        inputs = self._inputs
+        if self.looks is None:
+            # Looks that are known have numbers from which the offset of that time was subtracted.
+            inputs = Inputs(self.observation_space)
+            inputs.fit_offset(observations)
         if autonomous.codes is None:
             steps = (places, next_places)
-            looks = find_looks(observations, steps, self._inputs, self.capacity, rng, self.looks)
+            looks = find_looks(observations, steps, inputs, self.capacity, rng, self.looks)
         if looks is not None:
             # Things that come and go by chance, such as rain, are no noise, but tell nothing.
             gain = gain_of_states(looks.ids[places], actions, looks.ids[next_places])
@@ -254,6 +259,7 @@ class LearnedStates(ExampleStates):
         offsets: NDArray[np.floating[Any]]
         try:
             self.autonomous_gain = autonomous.gain
+            self._inputs = inputs
             if looks is not None:
                 ids, offsets = self._use_looks(looks)
             else:
@@ -403,6 +409,7 @@ class LearnedStates(ExampleStates):
         if self.looks is not None:
             for name, value in self.looks.get_state().items():
                 state[_LOOK + name] = value
+            state["learned_offset"] = self._inputs.offset.copy()
         return state
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
@@ -427,6 +434,7 @@ class LearnedStates(ExampleStates):
         n_states = len(observations)
         encoder = None
         looks = None
+        inputs = Inputs(self.observation_space)
         radius = 0.0
         threshold = 0.0
         centers: NDArray[np.float32] = np.zeros((0, self.n_features), np.float32)
@@ -438,6 +446,15 @@ class LearnedStates(ExampleStates):
             threshold = float(state["learned_threshold"])
         elif _LOOK + "means" in state:
             looks = self._looks_of(state)
+            # There may be more room than when the states were saved.
+            looks.capacity = capacity
+            # Earlier versions subtracted nothing.
+            offset = np.array(state.get("learned_offset", inputs.offset), np.float64)
+            if offset.shape != inputs.offset.shape:
+                raise ValueError(
+                    f"learned_offset must be of shape {inputs.offset.shape}, got {offset.shape}"
+                )
+            inputs.offset = offset
             n_states = len(looks)
         if n_states != len(observations) or n_states > capacity:
             raise ValueError(
@@ -454,6 +471,7 @@ class LearnedStates(ExampleStates):
         self._make_room(capacity)
         self.encoder = encoder
         self.looks = looks
+        self._inputs = inputs
         self._centers = centers
         self._n_states = len(centers)
         if not self.is_known:
@@ -521,6 +539,7 @@ _LEARNED = (
     "radius",
     "threshold",
     "looks",
+    "_inputs",
     "_centers",
     "_n_states",
     "_examples",

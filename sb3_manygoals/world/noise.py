@@ -61,6 +61,8 @@ _LEAST_VARIANCE = 1e-3
 _SHARES_OF_RANGE = (0.05, 0.95)
 _RANGE_OF_NORMAL = 3.29
 _TINY = 1e-12
+# What varies less, in relation to its greatest number, may be constant but for errors of rounding.
+_ROUNDING = 1e-6
 
 
 class Noise(NamedTuple):
@@ -176,8 +178,9 @@ def _at_least(
             _LEAST_VARIANCE * float(total[places].mean()),
         )
         result[places] = np.maximum(result[places], least)
-    # What never varied is taken to vary as others do.
-    varies = result > _TINY
+    # What never varied is taken to vary as others do. An input of a small unit does vary.
+    rounding = np.square(_ROUNDING * np.abs(seen).max(axis=0))
+    varies = result > np.minimum(rounding, _TINY)
     if not varies.all():
         result[~varies] = np.median(result[varies]) if varies.any() else 1.0
     return result.astype(np.float32)

@@ -282,6 +282,9 @@ def test_fewer_learned_states_than_exact_ones_fit_into_memory(monkeypatch):
     # Of each learned state, 32 observations are kept, and 8 bytes for each number.
     assert n_exact / 41 < buffer.capacity < n_exact / 39
     assert buffer.states.capacity == buffer.capacity
+    # If learned states are given up, there is room again.
+    buffer.use_states(ExactStates)
+    assert (buffer.capacity, buffer.states.capacity) == (n_exact, n_exact)
     # A capacity that was given stays, or is refused before anything changes.
     fixed = GoalBuffer(pictures, capacity=1_000)
     monkeypatch.setattr("sb3_manygoals.memory_limits.available_memory", lambda: 2**28)

@@ -470,6 +470,15 @@ def test_a_shared_goal_buffer_must_be_of_a_goal_env():
     assert env.goal_buffer.observations.tolist() == [[0.0]]
 
 
+@pytest.mark.parametrize("reached", [0.25, lambda achieved, goals: np.ones(len(goals), bool)])
+def test_in_observations_of_several_parts_a_tolerance_needs_the_part_that_counts(reached):
+    """The bytes of all parts have no distance."""
+    with pytest.raises(ValueError, match="reached needs goal for observations of several parts"):
+        GoalBufferWrapper(Room(), reached=reached)
+    env = GoalBufferWrapper(Room(), goal=lambda seen: seen["wheel"], reached=reached)
+    assert env.goal_buffer.achievement.reached is reached
+
+
 def test_who_shares_a_goal_buffer_need_not_say_what_is_reached():
     """Dense rewards do not say it, but the user has."""
     first = GoalBufferWrapper(Dense(), reached=0.25)

@@ -242,6 +242,23 @@ def test_a_learner_whose_goal_buffer_is_full_goes_on_bootstrapping():
     assert isinstance(model.targets, TDTargets)
 
 
+@pytest.mark.filterwarnings("ignore:the goal buffer is full")
+@pytest.mark.parametrize("target_class", [None, PlannedTargets])
+def test_a_learner_plans_although_its_goal_buffer_is_full(target_class):
+    # An update has fewer goals than there are, so states are sampled on ways to them.
+    model = make_model(
+        Corridor(length=12), target_class=target_class, learning_starts=100, goal_batch_size=3
+    )
+    model.goal_buffer.capacity = 6
+    model.goal_buffer.states.capacity = 6
+    model.learn(600)
+    assert isinstance(model.targets, PlannedTargets)
+    assert len(model.world.identity) == 6
+    # From the edge of what is known, an action leads to where it is not.
+    assert model.targets.plan.model.lost is not None
+    assert model._n_updates > 0
+
+
 def walks_on_a_ring(n_states, n_episodes, n_steps, rng, n_envs=2):
     """
     Return ids of states and next states of random walks in a ring, which begin anywhere.

@@ -233,6 +233,18 @@ def test_of_large_observations_a_few_are_enough_to_standardize_by(monkeypatch):
     assert shapes == [(2, 4, 6, 3)]
 
 
+def test_numbers_of_discrete_observations_count_as_the_network_gets_them(monkeypatch):
+    monkeypatch.setattr(many_goals_dqn, "_MOST_NUMBERS_TO_FIT", 30)
+    model = make_model(gym.make("FrozenLake8x8-v1"), learning_starts=50)
+    shapes = []
+    monkeypatch.setattr(
+        model.policy, "fit_standardization", lambda seen, _: shapes.append(tuple(seen.shape))
+    )
+    model.learn(60)
+    # Each observation becomes 64 numbers.
+    assert shapes == [(1,)]
+
+
 @pytest.mark.parametrize("target_class", [PlannedTargets, TDTargets])
 def test_standardization_is_fitted_once_to_the_known_goals_and_saved(tmp_path, target_class):
     settings = {"learning_starts": 50, "target_class": target_class}

@@ -8,6 +8,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from sb3_manygoals import ManyGoalsDQN, NoEnv, PlannedTargets, TDTargets, Transitions
+from sb3_manygoals.goals import UNKNOWN
 from tests.sb3_manygoals.many_goals_dqn.models import SMALL, parameters
 
 LENGTH = 6
@@ -65,6 +66,30 @@ def test_bootstrapped_targets_learn_from_them():
     assert model._n_updates == 20
     assert model.num_timesteps == 200
     assert not before.equal(parameters(model))
+
+
+@pytest.mark.parametrize(
+    ("target_kwargs", "goal_kwargs"),
+    [({}, {"reached": 0.2}), ({"goal_sampling": "behavior"}, {})],
+)
+def test_targets_that_read_pursued_goals_learn_from_transitions_without_any(
+    target_kwargs, goal_kwargs
+):
+    points = np.random.default_rng(0).uniform(-1, 1, (101, 2)).astype(np.float32)
+    model = ManyGoalsDQN(
+        "MlpPolicy",
+        NoEnv(spaces.Box(-1, 1, (2,)), ACTIONS),
+        target_class=TDTargets,
+        target_kwargs=target_kwargs,
+        goal_wrapper_kwargs=goal_kwargs,
+        policy_kwargs=SMALL,
+    )
+    transitions = Transitions(points[:-1], np.arange(100) % 2, points[1:])
+    for times in (1, 2):
+        model.learn_from(transitions, n_updates=2)
+        assert model.replay_buffer.size() == 100 * times
+        assert model.world.n_counted == 100 * times
+    assert (model.replay_buffer.behavior_goal_ids[:200] == UNKNOWN).all()
 
 
 def test_transitions_come_from_a_replay_memory_of_sb3():

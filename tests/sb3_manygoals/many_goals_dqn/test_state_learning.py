@@ -204,6 +204,16 @@ def test_transitions_that_memory_gave_up_are_carried_over():
     assert share_of_right_moves(model, planned=True) >= 0.95
 
 
+def test_counts_that_were_loaded_without_a_replay_memory_are_carried_over(trained, tmp_path):
+    trained.save_all(tmp_path)
+    loaded = ManyGoalsDQN.load(tmp_path / "model.zip", Spotted())
+    loaded.load_world(tmp_path / "world.npz")
+    # States are learned again at a half of training.
+    loaded.learn(2 * N_STEPS, callback=lambda local, _: local["self"].num_timesteps <= N_STEPS)
+    assert loaded.world.identity.n_learned == trained.world.identity.n_learned + 1
+    assert 0.95 * 2 * N_STEPS <= loaded.world.n_counted <= 1.03 * 2 * N_STEPS
+
+
 def test_all_that_was_saved_goes_on(trained, tmp_path):
     trained.save_all(tmp_path)
     for env in (Spotted(), None):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 
@@ -203,6 +204,61 @@ def test_that_units_of_floats_do_not_matter(seen: Seen) -> None:
     purity, completeness = purity_and_completeness(ids, seen.truth)
     assert purity > 0.99
     assert completeness > 0.95
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_that_seconds_since_1970_are_told_apart(seen: Seen, dtype: type) -> None:
+    """In float32, such numbers would differ by 128 or not at all."""
+    space = spaces.Box(-(2**62), 2**62, SPACE.shape, dtype)
+    late = (100.0 * seen.observations.astype(np.float64) + 1.7e9).astype(dtype)
+    states = LearnedStates(space, 500, n_features=16, n_hidden=64, n_updates=400, batch_size=64)
+    ids = states.learn(late, *seen[1:4], n_actions=5)
+    purity, completeness = purity_and_completeness(ids, seen.truth)
+    assert purity > 0.99
+    assert completeness > 0.95
+    again = pickle.loads(pickle.dumps(states))
+    np.testing.assert_array_equal(again.ids(late), states.ids(late))
+    # Files of earlier versions have no offset.
+    state = states.get_checkpoint_state()
+    (name,) = (each for each in state if each.endswith("offset"))
+    assert np.abs(state.pop(name)).min() > 1e9
+    again.set_checkpoint_state(state)
+    assert again.is_known
+
+
+def test_that_large_pictures_are_encoded_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = spaces.Box(0, 255, (6, 6, 3), np.uint8)
+    seen = np.random.default_rng(0).integers(256, size=(50, 6, 6, 3)).astype(np.uint8)
+    monkeypatch.setattr("sb3_manygoals.world.contrastive._NUMBERS_TO_FIT", 10 * 108)
+    encoder = ContrastiveEncoder(space, 2, n_features=4, n_hidden=8)
+    encoder.fit_inputs(seen)
+    some = seen[np.linspace(0, 49, 10, dtype=int)].reshape(10, -1)
+    np.testing.assert_allclose(encoder.mean.numpy(), some.mean(axis=0), rtol=1e-6)
+    at_once = encoder.encode(seen)
+    sizes = []
+    forward = encoder._features
+
+    def count(rows: NDArray[np.uint8]) -> th.Tensor:
+        sizes.append(len(rows))
+        return forward(rows)
+
+    monkeypatch.setattr("sb3_manygoals.world.contrastive._NUMBERS_AT_A_TIME", 20 * 108)
+    monkeypatch.setattr(encoder, "_features", count)
+    np.testing.assert_allclose(encoder.encode(seen), at_once, rtol=1e-4, atol=1e-5)
+    assert sizes == [20, 20, 10]
+
+
+def test_that_codes_are_compared_with_many_centers_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.normal(size=(30, 3)).astype(np.float32)
+    centers = rng.normal(size=(7, 3)).astype(np.float32)
+    at_once = nearest(codes, centers)
+    monkeypatch.setattr("sb3_manygoals.world.clusters._PAIRS_AT_A_TIME", 14)
+    places, distances = nearest(codes, centers)
+    np.testing.assert_array_equal(places, at_once[0])
+    np.testing.assert_allclose(distances, at_once[1], rtol=1e-6)
 
 
 def test_that_learning_that_is_interrupted_changes_nothing(

@@ -228,6 +228,7 @@ def test_that_states_are_those_of_the_world(corridor: LearnedStates) -> None:
     cells = np.tile(np.arange(6), 50)
     ids = corridor.ids(Corridor.look(cells, False, rng))
     assert len(set(zip(cells.tolist(), ids.tolist(), strict=True))) == 6
+    assert len(set(ids.tolist())) == 6
     # A center is the mean of all observations of a state.
     expected = Corridor.look(cells, False, rng).reshape(50, 6, -1).mean(axis=0)
     np.testing.assert_allclose(corridor.centers[ids[:6]], expected, atol=10.0)
@@ -301,6 +302,7 @@ def test_that_learning_again_keeps_what_was_found(corridor: LearnedStates) -> No
     # Those of which nothing was seen this time are dropped.
     assert len(states) == 6
     assert len(set(zip(cells.tolist(), ids.tolist(), strict=True))) == 6
+    assert len(set(ids.tolist())) == 6
 
 
 def test_that_all_may_look_new_to_a_full_table() -> None:
@@ -313,6 +315,7 @@ def test_that_all_may_look_new_to_a_full_table() -> None:
     ids = states.learn(seen, np.arange(n), actions, np.arange(1, n + 1), 2)
     assert len(states) == 6
     assert len(set(zip(cells.tolist(), ids.tolist(), strict=True))) == 6
+    assert len(set(ids.tolist())) == 6
 
 
 def test_that_new_noise_is_measured_anew() -> None:
@@ -331,6 +334,47 @@ def test_that_new_noise_is_measured_anew() -> None:
     assert counts.max(axis=0).sum() / len(cells) > 0.98
 
 
+def test_that_inputs_of_a_small_unit_count() -> None:
+    """Such as those of a magnetometer in tesla, beside others."""
+    rng = np.random.default_rng(0)
+    cells, actions = walk(rng, 2_000)
+    seen = rng.uniform(-0.1, 0.1, (len(cells), 40))
+    seen[np.arange(len(cells)), cells] += 1.0
+    # Only these show the first three cells.
+    seen[:, :3] *= 1e-7
+    n = len(actions)
+    inputs = Inputs(spaces.Box(-np.inf, np.inf, (40,), np.float32))
+    steps = (np.arange(n), np.arange(1, n + 1))
+    found = find_looks(seen.astype(np.float32), steps, inputs, 100, rng)
+    assert found is not None
+    assert len(set(zip(cells.tolist(), found.ids.tolist(), strict=True))) == 6
+    assert len(set(found.ids.tolist())) == 6
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.7e9])
+def test_that_looks_that_were_saved_have_the_room_that_they_are_given(offset: float) -> None:
+    rng = np.random.default_rng(0)
+    cells, actions = walk(rng, 2_000)
+    seen = rng.uniform(-0.1, 0.1, (len(cells), 40)) + offset
+    seen[np.arange(len(cells)), cells] += 1.0
+    n = len(actions)
+    space = spaces.Box(-np.inf, np.inf, (40,), np.float64)
+    states = LearnedStates(space, 6)
+    states.learn(seen, np.arange(n), actions, np.arange(1, n + 1), 2)
+    assert states.looks is not None
+    assert len(states) == 6
+    state = states.get_checkpoint_state()
+    restored = LearnedStates(space, 50)
+    restored.set_checkpoint_state(state | {"capacity": 50})
+    np.testing.assert_array_equal(restored.ids(seen), states.ids(seen))
+    new = np.full((1, 40), offset)
+    new[0, 30] += 1.0
+    assert states.add(new).tolist() == [UNKNOWN]
+    assert restored.add(new).tolist() == [6]
+    with pytest.raises(ValueError, match=r"learned_offset must be of shape \(40,\), got \(3,\)"):
+        restored.set_checkpoint_state(state | {"learned_offset": np.zeros(3)})
+
+
 def test_that_large_constants_do_no_harm() -> None:
     rng = np.random.default_rng(0)
     cells, actions = walk(rng, 2_000)
@@ -342,6 +386,7 @@ def test_that_large_constants_do_no_harm() -> None:
     found = find_looks(seen, (np.arange(n), np.arange(1, n + 1)), inputs, 100, rng)
     assert found is not None
     assert len(set(zip(cells.tolist(), found.ids.tolist(), strict=True))) == 6
+    assert len(set(found.ids.tolist())) == 6
     np.testing.assert_array_equal(found.looks.ids(seen), found.ids)
 
 
