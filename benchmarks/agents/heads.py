@@ -111,6 +111,8 @@ class _HeadsPolicy:
 
     def __init__(self, *args: Any, n_goals: int, **kwargs: Any) -> None:
         self.n_goals = n_goals
+        # The actions towards unknown goals must not change other random numbers.
+        self._rng = np.random.default_rng(0)
         super().__init__(*args, **kwargs)
 
     def make_q_net(self) -> HeadsNetwork:
@@ -132,8 +134,13 @@ class _HeadsPolicy:
         goals = observation["desired_goal"]
         ids = th.as_tensor(self.goal_buffer.ids(goals.cpu().numpy()), device=goals.device)
         values = network.of_goals(observation["observation"], ids.clamp(min=0))
-        # Random actions reach a goal sometimes. Always the same one would not.
-        return th.where((ids == UNKNOWN)[:, None], th.rand_like(values), values)
+        is_unknown = ids == UNKNOWN
+        if is_unknown.any():
+            # Random actions reach a goal sometimes. Always the same one would not.
+            drawn = self._rng.random(tuple(values.shape), dtype=np.float32)
+            anything = th.as_tensor(drawn, device=values.device)
+            values = th.where(is_unknown[:, None], anything, values)
+        return values
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         policy: Any = super()

@@ -14,6 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import (
+    VecEnv,
     VecFrameStack,
     VecMonitor,
     is_vecenv_wrapped,
@@ -24,7 +25,7 @@ from sb3_manygoals.auxiliary.episode_buffer import EpisodeBuffer, Trajectories
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy, Task
 from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.errors import check_loss
-from sb3_manygoals.goals.moved_worlds import check_evaluators
+from sb3_manygoals.goals.moved_worlds import check_evaluators, marks_of
 from sb3_manygoals.terminal_watch import TerminalWatch
 from sb3_manygoals.validation import check_count, check_number
 
@@ -144,6 +145,9 @@ class AuxiliaryCallback(BaseCallback):
         self._warned = False
         # SB3's observations before the last step, and the observations that the step returned.
         self._observations_before: Any = None
+        # The environments of the last training, and what tells whether somebody moved them since.
+        self._last_env: VecEnv | None = None
+        self._marks: tuple[Any, ...] | None = None
         self._observations_after: Any = None
 
     @abstractmethod
@@ -288,11 +292,10 @@ class AuxiliaryCallback(BaseCallback):
                 # A callback ended the last training within a step, so SB3 does not know where the
                 # step led.
                 shown = self._observations_after
-            self.episodes.start(shown, keep_ongoing=not self.locals["reset_num_timesteps"])
-            venv = self.training_env
-            self.episodes.monitored |= is_vecenv_wrapped(venv, VecMonitor) or any(
-                venv.env_is_wrapped(Monitor)
-            )
+            self._start_episodes(shown)
+        if self._optimizer is not None and not self.policy.optimizer.state:
+            # Weights were transferred to the policy, so the moments belong to others.
+            self._optimizer.state.clear()
         self._start_time = self.model.start_time
         # The hooks are still there if an exception ended the last training.
         self._remove_hooks()
@@ -305,6 +308,27 @@ class AuxiliaryCallback(BaseCallback):
                 optimizer.register_step_pre_hook(self._note_weights),
                 optimizer.register_step_post_hook(self._take_step),
             ]
+
+    def _start_episodes(self, shown: Any) -> None:
+        """Go on with episodes, or begin new ones where the environments were reset or moved."""
+        assert self.episodes is not None
+        venv = self.training_env
+        is_reset = self.locals["reset_num_timesteps"]
+        is_another = self._last_env is not None and self._last_env is not venv
+        marks = self._marks
+        self._last_env = venv
+        # An exception may end the training, and then nobody knows what the marks were.
+        self._marks = None
+        self.episodes.start(
+            shown,
+            keep_ongoing=not (is_reset or is_another),
+            are_new=self.model._last_episode_starts,
+            have_moved=not is_reset and not is_another and marks not in (None, marks_of(venv)),
+        )
+        is_monitored = is_vecenv_wrapped(venv, VecMonitor) or any(venv.env_is_wrapped(Monitor))
+        if not (is_reset or is_another):
+            is_monitored = is_monitored or self.episodes.monitored
+        self.episodes.monitored = is_monitored
 
     def _on_step(self) -> bool:
         """Add the transitions of a step to the buffer."""
@@ -331,7 +355,8 @@ class AuxiliaryCallback(BaseCallback):
         groups = self.policy.optimizer.param_groups
         self._optimizer = self.policy.optimizer_class(
             [{"params": list(group["params"])} for group in groups],
-            lr=self.weight * groups[0]["lr"],  # type: ignore[call-arg]
+            # Each step has a step size of its own. A schedule may have gone below 0 by now.
+            lr=0.0,  # type: ignore[call-arg]
             **self.policy.optimizer_kwargs,
         )
         if self._saved_optimizer is not None:
@@ -469,6 +494,7 @@ class AuxiliaryCallback(BaseCallback):
     def _on_training_end(self) -> None:
         """Remove the hooks, and warn if nothing was learned."""
         self._remove_hooks()
+        self._marks = marks_of(self.training_env)
         assert self.episodes is not None
         assert isinstance(self.model, A2C)
         n_steps = self._n_waiting * self.model.n_steps * self.model.n_envs

@@ -83,7 +83,9 @@ class _Ongoing:
     actions: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     n_cut: int = 0
-    """Transitions of the same episode that are in pieces, which were cut off."""
+    """
+    Transitions of the same episode that are in pieces, which were cut off. 1 if some were not seen.
+    """
 
     @property
     def n_steps(self) -> int:
@@ -152,8 +154,10 @@ class EpisodeBuffer:
         # Number of steps of the longest episode that ended.
         self._longest = 0
         self._ongoing: list[_Ongoing] = []
-        # Whether the next transition is the first after a start that kept ongoing episodes.
+        # Whether the next transition is the first after a start that kept ongoing episodes, or
+        # after somebody moved the environments.
         self._goes_on = False
+        self._have_moved = False
         # None if episodes were added since it was made.
         self._index: _Index | None = None
 
@@ -179,20 +183,38 @@ class EpisodeBuffer:
             parts += [one.frames, *(life.frames for life in one.segments)]
         return len({id(frame) for part in parts for frame in part})
 
-    def start(self, observations: NDArray[Any], keep_ongoing: bool = False) -> None:
+    def start(
+        self,
+        observations: NDArray[Any],
+        keep_ongoing: bool = False,
+        are_new: NDArray[np.bool_] | None = None,
+        have_moved: bool = False,
+    ) -> None:
         """
         Drop unfinished episodes and begin new ones.
+
+        An episode whose begin was not seen counts as a piece, with the sum of its rewards.
 
         :param observations: what the environments show now, shape
             (n_envs, *observation_space.shape)
         :param keep_ongoing: whether to go on with the episode of an environment that shows the
             observation that was added last
+        :param are_new: whether each environment's episode has just begun, bool, shape (n_envs,).
+            None: all have
+        :param have_moved: whether somebody else acted in the environments, so that they do not show
+            ``observations`` any more. Then no episode goes on, and the first transition is left out
         :raises ValueError: if shape or dtype are not the space's
         """
         stacks = self.frames.put(observations).tolist()
         self._goes_on = keep_ongoing
-        kept = self._ongoing[: len(stacks)] if keep_ongoing else []
-        self._ongoing = [_Ongoing(stack, []) for stack in stacks]
+        self._have_moved = have_moved
+        kept = self._ongoing[: len(stacks)] if keep_ongoing and not have_moved else []
+        if are_new is None:
+            are_new = np.ones(len(stacks), np.bool_)
+        self._ongoing = [
+            _Ongoing(stack, [], n_cut=int(not is_new))
+            for stack, is_new in zip(stacks, are_new, strict=True)
+        ]
         for env, ongoing in enumerate(kept):
             stack = stacks[env]
             if ongoing.frames[-len(stack) :] == stack:
@@ -238,13 +260,16 @@ class EpisodeBuffer:
             )
         stacks = frames.put(reached).tolist()
         may_have_moved = self._goes_on
+        have_moved = self._have_moved
         self._goes_on = False
+        self._have_moved = False
         for env, (ongoing, (*older, newest)) in enumerate(zip(self._ongoing, stacks, strict=True)):
             overlaps = older == ongoing.frames[len(ongoing.frames) - len(older) :]
-            if not overlaps and may_have_moved:
-                # An evaluation has used the environment since, so another episode follows.
+            if have_moved or (not overlaps and may_have_moved):
+                # An evaluation has used the environment since, so another episode follows. This
+                # transition, which may be its first, is not known.
                 [stack] = frames.put(observations[env : env + 1], [env]).tolist()
-                self._ongoing[env] = _Ongoing(stack, [])
+                self._ongoing[env] = _Ongoing(stack, [], n_cut=int(not dones[env]))
                 continue
             if not overlaps:
                 raise ValueError(

@@ -102,8 +102,9 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
     :param crop: side in pixels of the square in the middle of the picture that pixel control
         controls
     :param cell: side of a cell of this square in pixels
-    :param net_arch: SB3's layers after the features extractor; None: none after convolutions, else
-        two of 64 units each for actor and critic
+    :param net_arch: SB3's layers after the features extractor. None: none after the convolutions
+        that are chosen by default and after SB3's NatureCNN, else two of 64 units each for actor
+        and critic
     :param features_extractor_class: SB3's features extractor; None: as described above
     :param share_features_extractor: must be True; it is part of SB3's interface
     :param kwargs: further arguments of SB3's policy
@@ -180,6 +181,22 @@ class AuxiliaryActorCriticPolicy(ActorCriticPolicy):
             self.goal_target = copy.deepcopy(self._followed()).requires_grad_(False)
         if len(self.heads):
             self.optimizer.add_param_group({"params": list(self.heads.parameters())})
+
+    def train(self, mode: bool = True) -> AuxiliaryActorCriticPolicy:
+        """
+        Switch to training or evaluation, as layers such as dropout need it.
+
+        The target network always evaluates: its values must not be random.
+
+        :param mode: whether the policy is trained
+        :return: the policy
+        """
+        super().train(mode)
+        # SB3's constructor calls this before there is a target network.
+        target = getattr(self, "goal_target", None)
+        if target is not None:
+            target.eval()
+        return self
 
     def shared_features(self, observations: th.Tensor, target: bool = False) -> th.Tensor:
         """

@@ -144,7 +144,7 @@ class RewardPredictor(OffPolicyAlgorithm):
 
     :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a RewardPredictionPolicy
     :param env: environment whose observation is one array, with Discrete actions starting at 0, or
-        its id; None: there is none yet
+        its id. None only if the model is loaded
     :param learning_rate: step size, or a function of the remaining progress
     :param buffer_size: transitions in the replay memory, in all environments together
     :param learning_starts: steps before the first update
@@ -155,7 +155,8 @@ class RewardPredictor(OffPolicyAlgorithm):
     :param kwargs: further arguments of SB3's off-policy algorithms, such as ``train_freq``,
         ``policy_kwargs`` and ``seed``
     :raises TypeError: if actions do not start at 0
-    :raises ValueError: if a number is out of its range, or the policy is not known
+    :raises ValueError: if a number is out of its range, the policy is not known, or there is no
+        environment
     :raises MemoryError: if the full replay memory would not fit into the available memory
     """
 
@@ -178,6 +179,11 @@ class RewardPredictor(OffPolicyAlgorithm):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
+        if env is None and _init_setup_model:
+            raise ValueError(
+                "env is needed to build a model; to load one without, use"
+                " RewardPredictor.load(path)"
+            )
         check_count("buffer_size", buffer_size)
         check_count("batch_size", batch_size)
         super().__init__(
@@ -196,6 +202,11 @@ class RewardPredictor(OffPolicyAlgorithm):
         )
         if _init_setup_model:
             self._setup_model()
+
+    def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
+        """Compute the share of training that is left, at least 0, also in the last rollout."""
+        super()._update_current_progress_remaining(num_timesteps, total_timesteps)
+        self._current_progress_remaining = max(self._current_progress_remaining, 0.0)
 
     def _setup_model(self) -> None:
         """Check that the replay memory will fit, and build it and the network."""

@@ -38,7 +38,11 @@ def transfer_trunk(
     critic (``net_arch``). The layers after the trunk stay. All layers are compared before any is
     copied.
 
+    Functions that a features extractor of your own calls in ``forward``, such as ``F.relu``, are no
+    layers. They are not compared.
+
     The target's optimizer keeps its settings and loses its moments, which belong to other weights.
+    An auxiliary callback with a second optimizer does the same when training goes on.
     The target network of an :class:`~sb3_manygoals.auxiliary.AuxiliaryActorCriticPolicy` becomes a
     copy of the new weights.
 
@@ -50,7 +54,8 @@ def transfer_trunk(
     :raises TypeError: if the source has no trunk, the target no actor and critic, or actions do not
         start at 0
     :raises TransferError: if they differ in observations or their scaling, or in the kind, shape or
-        activation of a layer. The message names the first such layer. Then nothing was changed
+        activation of a layer, or the target has a recurrent layer where the trunk goes on. The
+        message names the first such layer. Then nothing was changed
     """
     giver = source.policy if isinstance(source, BaseAlgorithm) else source
     taker = target.policy if isinstance(target, BaseAlgorithm) else target
@@ -126,6 +131,12 @@ def _paired_layers(trunk: nn.Sequential, taker: ActorCriticPolicy) -> list[tuple
         name = f"{prefix}features_extractor"
         extractor = list(_layers(getattr(taker, name), name))
         layers = _layers(getattr(taker.mlp_extractor, tower), f"mlp_extractor.{tower}")
+        if len(ours) > len(extractor) and hasattr(taker, "lstm_actor"):
+            raise TransferError(
+                f"layers must be alike, got {ours[len(extractor)].name} in the source after"
+                f" {len(extractor)} layers, and lstm_actor in the target. Give the trunk as many"
+                " layers as the features extractor has"
+            )
         theirs = [*extractor, *layers]
         n_compared = max(len(ours), len(extractor))
         for from_layer, to_layer in zip_longest(ours, theirs[:n_compared]):

@@ -8,6 +8,7 @@ from gymnasium import spaces
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
@@ -543,6 +544,91 @@ def test_training_that_ended_within_a_step_goes_on_from_where_the_world_is():
     here, there = batch.observations.argmax(axis=2).T
     moves = np.array([-1, 1, 0])[batch.actions[:, 0]]
     np.testing.assert_array_equal(there, np.clip(here + moves, 0, 5))
+
+
+class Paying(gym.Env):
+    """Counts its steps. An episode has 50, and the tenth pays."""
+
+    observation_space = spaces.Box(0, 50, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.n_steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.n_steps += 1
+        seen = np.array([self.n_steps], np.float32)
+        return seen, 100.0 * (self.n_steps == 10), self.n_steps == 50, False, {}
+
+
+def walks_of(episodes):
+    """Return of each kept episode whether it is complete, its return, and what was seen."""
+    return [
+        (is_complete, score, [np.frombuffer(frame, np.float32)[0] for frame in segment.frames])
+        for is_complete, score, _, (segment,) in sorted(episodes._best)
+    ]
+
+
+def test_an_episode_whose_begin_was_not_seen_does_not_have_the_return_of_the_whole():
+    model = build(make_vec_env(Paying, 1), {}).learn(40)
+    callback = ManyGoalsCallback(beta=0.0)
+    model.learn(60, callback, reset_num_timesteps=False)
+    assert walks_of(callback.episodes) == [
+        (False, 0.0, list(range(40, 51))),
+        (True, 100.0, list(range(51))),
+    ]
+
+
+def test_an_evaluation_between_trainings_makes_no_transition():
+    callback = ManyGoalsCallback(beta=0.0)
+    model = build(make_vec_env(Paying, 1), {}).learn(60, callback)
+    evaluate_policy(model, model.get_env(), 1)
+    model.learn(100, callback, reset_num_timesteps=False)
+    # The evaluation has reset the world, and the first step from there led to 1.
+    assert walks_of(callback.episodes) == [
+        (False, 100.0, list(range(1, 51))),
+        (True, 100.0, list(range(51))),
+        (True, 100.0, list(range(51))),
+    ]
+    # Without an evaluation, the episode that was begun goes on.
+    model.learn(50, callback, reset_num_timesteps=False)
+    assert walks_of(callback.episodes)[-1] == (True, 100.0, list(range(51)))
+    assert len(callback.episodes) == 4
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_environments_without_a_monitor_may_follow_those_with_one(reset):
+    callback = ManyGoalsCallback(beta=0.0)
+    model = build(make_vec_env(Paying, 1), {}).learn(60, callback)
+    assert callback.episodes.monitored
+    model.set_env(DummyVecEnv([Paying]))
+    model.learn(120, callback, reset_num_timesteps=reset)
+    assert not callback.episodes.monitored
+    assert len(callback.episodes) == 3
+
+
+def test_the_second_step_is_possible_after_a_schedule_that_has_gone_below_0():
+    """As SB3's schedules do in the last rollout."""
+    model = build(make_vec_env(Paying, 3), {}, learning_rate=lambda progress: 1e-3 * progress)
+    model.learn(100, ManyGoalsCallback())
+    assert model.policy.optimizer.param_groups[0]["lr"] < 0.0
+    callback = ManyGoalsCallback(batch_size=5)
+    model.learn(200, callback)
+    assert callback.n_updates > 0
+
+
+def test_moments_of_the_second_step_go_with_the_weights():
+    callback = ManyGoalsCallback(batch_size=5)
+    model = build(make_vec_env(Paying, 1), {}).learn(80, callback)
+    assert callback._optimizer.state
+    # As after a transfer of other weights.
+    model.policy.optimizer.state.clear()
+    before = callback.n_updates
+    model.learn(20, callback, reset_num_timesteps=False)
+    steps = {int(state["step"]) for state in callback._optimizer.state.values()}
+    assert steps == {callback.n_updates - before}
 
 
 @pytest.mark.parametrize("norm_obs", [False, True])

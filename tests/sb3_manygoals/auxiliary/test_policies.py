@@ -6,6 +6,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3 import A2C
 from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
+from torch import nn
 
 from sb3_manygoals.auxiliary import AuxiliaryActorCriticPolicy, ManyGoalsCallback
 from sb3_manygoals.auxiliary.policies import PixelControlHead
@@ -90,6 +91,32 @@ def test_the_target_network_changes_only_when_it_is_updated():
     shifted = th.cat([observations[:, 1:], observations[:, -1:]], dim=1)
     th.testing.assert_close(net.goal_values(shifted), after)
     assert not any(parameter.requires_grad for parameter in net.goal_target.parameters())
+
+
+class Dropping(FlattenExtractor):
+    """Layers whose outputs are random in training."""
+
+    def __init__(self, observation_space):
+        super().__init__(observation_space)
+        width = self.features_dim
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.Dropout())
+
+    def forward(self, observations):
+        return self.layers(super().forward(observations))
+
+
+def test_the_target_network_is_never_in_training():
+    kwargs = {"features_extractor_class": Dropping, "embedding_dim": 8}
+    model = A2C(AuxiliaryActorCriticPolicy, "CartPole-v1", policy_kwargs=kwargs, device="cpu")
+    policy = model.policy
+    seen = th.randn(6, 3, 4)
+    for training in (True, False):
+        policy.set_training_mode(training)
+        assert policy.features_extractor.training == training
+        values = [policy.goal_values(seen, target=True) for _ in range(2)]
+        assert th.equal(*values)
+    counted = policy.goal_target.features_extractor.layers[1].num_batches_tracked
+    assert counted == 0
 
 
 @pytest.mark.parametrize("cells", [1, 2, 3, 4, 5, 8, 20])

@@ -72,6 +72,27 @@ def test_an_update_descends_the_cross_entropy_of_the_batch(wrap):
         th.testing.assert_close(ours, theirs - 0.1 * theirs.grad)
 
 
+def test_a_schedule_does_not_go_below_0():
+    """The last episode may be longer than training."""
+    rates = []
+    model = make(
+        gym.wrappers.TimeLimit(Signs(), 40),
+        learning_rate=lambda progress: 1e-3 * progress,
+        train_freq=(1, "episode"),
+    )
+    step = model.policy.optimizer.step
+
+    def note():
+        rates.append(model.policy.optimizer.param_groups[0]["lr"])
+        step()
+
+    model.policy.optimizer.step = note
+    model.learn(90)
+    assert model.num_timesteps == 120
+    assert rates[-1] == 0.0
+    assert min(rates) == 0.0
+
+
 def test_actions_stay_random_after_learning():
     taken = []
     for rate in (0.0, 0.1):
@@ -145,6 +166,7 @@ def test_a_reward_predictor_is_saved_and_loaded(tmp_path):
             "batch_size must be a whole number, at least 1, got 0",
         ),
         (lambda: make_vec_env(Signs, 2), {"buffer_size": 10**15}, MemoryError, "replay frames"),
+        (lambda: None, {}, ValueError, "env is needed to build a model"),
         (lambda: gym.make("Pendulum-v1"), {}, AssertionError, "Discrete"),
         (
             lambda: numbered_from_one(Signs()),
@@ -156,7 +178,7 @@ def test_a_reward_predictor_is_saved_and_loaded(tmp_path):
 )
 def test_bad_input_is_refused(env, kwargs, error, message):
     with pytest.raises(error, match=message):
-        make(env(), **kwargs)
+        RewardPredictor("MlpPolicy", env(), **kwargs)
 
 
 def test_loading_another_kind_of_replay_memory_is_refused_and_changes_nothing(tmp_path):

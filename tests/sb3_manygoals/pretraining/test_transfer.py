@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from sb3_contrib import RecurrentPPO
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.envs import FakeImageEnv
 from torch import nn
@@ -134,6 +135,12 @@ def towers(length=5, net_arch=(16, 12), **kwargs):
     )
 
 
+def recurrent():
+    """Make a learner with a recurrent layer, whose width is that of the observations."""
+    policy_kwargs = {"lstm_hidden_size": 5, "net_arch": [16, 12], "activation_fn": nn.ReLU}
+    return RecurrentPPO("MlpLstmPolicy", Corridor(5), policy_kwargs=policy_kwargs, device="cpu")
+
+
 def screens(*pictures, **kwargs):
     return lambda: many_goals(screen(*pictures), features_extractor_kwargs=kwargs)
 
@@ -196,6 +203,7 @@ OTHER = {"features_extractor_class": PaddedCNN, "features_extractor_kwargs": pad
             r"trunk\.1\.net\.3,.* in the source",
         ),
         (screens(), cnn(normalize_images=False), "normalize_images=True"),
+        (vectors(net_arch=[16]), recurrent, r"trunk\.2 in the source after 0 .* lstm_actor in the"),
     ],
 )
 def test_networks_that_are_not_alike_are_refused_and_the_layer_is_named(source, target, message):
