@@ -130,9 +130,12 @@ class GoalsConfig:
 
     def _train(self, world: GoalWorld, steps: int) -> Any:
         """Return a trained agent."""
-        if self.agent == "default" and world.is_recorded:
+        target_class = TDTargets if self.agent == "td" else None
+        if self.agent in ("default", "td") and world.is_recorded:
             transitions, spaces_of_world = record(steps, self.seed)
-            learner = ManyGoalsDQN(world.policy, spaces_of_world, seed=self.seed)
+            learner = ManyGoalsDQN(
+                world.policy, spaces_of_world, seed=self.seed, target_class=target_class
+            )
             return learner.learn_from(transitions)
         if self.agent in ("default", "td"):
             model = ManyGoalsDQN(
@@ -140,7 +143,7 @@ class GoalsConfig:
                 world.make(),
                 seed=self.seed,
                 goal_wrapper_kwargs=dict(world.goals),
-                target_class=TDTargets if self.agent == "td" else None,
+                target_class=target_class,
             )
             return model.learn(steps)
         if self.agent == "random":

@@ -7,7 +7,6 @@ paper's recipe and a large map.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import subprocess
@@ -26,6 +25,8 @@ Command = tuple[str, ...]
 
 GRACE = 20.0
 """Seconds that a step told to end has to write its checkpoint."""
+_POLL_S = 0.05
+"""Seconds between two looks whether processes have ended."""
 
 
 @dataclass(frozen=True)
@@ -134,13 +135,15 @@ def _side_by_side(
                     [sys.executable, "-m", *command], stdout=log, stderr=subprocess.STDOUT
                 )
             )
-    for command, process in itertools.zip_longest(commands, running):
-        how = "no time left" if process is None else _ended(process, until, running)
+    ends = _wait(running, until)
+    # Commands that were not begun have no end.
+    not_begun = [(time.monotonic(), "no time left")] * (len(commands) - len(ends))
+    for command, (end, how) in zip(commands, [*ends, *not_begun], strict=True):
         rows.append(
             {
                 "step": step,
                 "command": " ".join(command),
-                "seconds": f"{time.monotonic() - began:.1f}",
+                "seconds": f"{end - began:.1f}",
                 "status": how,
             }
         )
@@ -148,15 +151,28 @@ def _side_by_side(
     return rows
 
 
-def _ended(
-    process: subprocess.Popen[bytes], until: float, running: list[subprocess.Popen[bytes]]
-) -> str:
-    """Wait for a process, and end all that run when the time is over. Return how it ended."""
-    for late, last in (("", until), ("out of time, ", until + GRACE)):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return f"{late}exit {process.wait(max(0.0, last - time.monotonic()))}"
-        for each in running:
-            # A run writes a checkpoint when it is told to end, and can go on later.
-            each.terminate()
-    process.kill()
-    return f"{late}exit {process.wait()}"
+def _wait(running: list[subprocess.Popen[bytes]], until: float) -> list[tuple[float, str]]:
+    """
+    Wait for processes, and end those that run when the time is over.
+
+    Return when each of them ended, and how.
+    """
+    ends: dict[int, tuple[float, str]] = {}
+    late = ""
+    while len(ends) < len(running):
+        now = time.monotonic()
+        for number, process in enumerate(running):
+            if number not in ends and process.poll() is not None:
+                ends[number] = (now, f"{late}exit {process.returncode}")
+        left = [process for number, process in enumerate(running) if number not in ends]
+        if now >= until + GRACE:
+            for process in left:
+                process.kill()
+        elif now >= until and not late:
+            late = "out of time, "
+            for process in left:
+                # A run writes a checkpoint when it is told to end, and can go on later.
+                process.terminate()
+        elif left:
+            time.sleep(_POLL_S)
+    return [ends[number] for number in range(len(running))]

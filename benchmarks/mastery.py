@@ -247,7 +247,8 @@ def conclude(
     from benchmarks.report import study
 
     results = _measure(config, evaluated)
-    pd.DataFrame(_goals(evaluated, results)).to_csv(folder / "goals.csv", index=False)
+    goals = _measured_goals(config, evaluated)
+    pd.DataFrame(_goals(evaluated, goals, results)).to_csv(folder / "goals.csv", index=False)
     summary = _summary(config, evaluated, results, training_seconds)
     pd.DataFrame([summary]).to_csv(folder / "summary.csv", index=False)
     _film(config, evaluated, results["greedy"], folder / "reaching.gif")
@@ -345,7 +346,11 @@ def _measure(config: MasteryConfig, evaluated: EvaluatedAgent) -> dict[str, Mast
     results = {"greedy": evaluate_mastery(model, ceiling=ceiling, **task)}
     results["epsilon"] = evaluate_mastery(model, epsilon=config.eval_epsilon, **task)
     if isinstance(getattr(model, "targets", None), PlannedTargets):
-        results["plan"] = evaluate_mastery(ByPlan(model, config.seed), **task)
+        # What is reached is judged as for the network, also if states were learned.
+        known = model.goal_buffer
+        results["plan"] = evaluate_mastery(
+            ByPlan(model, config.seed), goal_buffer=known, warn=False, **task
+        )
     if evaluated.held_out.any():
         results |= {
             f"held_out_{name}": result.subset(evaluated.held_out)
@@ -404,34 +409,31 @@ def _say(summary: dict[str, Any]) -> None:
     print(f"{summary['training_seconds']:.0f} s of training, {summary['steps']} steps{updates}")
 
 
-def _goals(evaluated: EvaluatedAgent, results: dict[str, MasteryResult]) -> dict[str, Any]:
+def _goals(
+    evaluated: EvaluatedAgent, goals: NDArray[Any], results: dict[str, MasteryResult]
+) -> dict[str, Any]:
     """
-    Return the columns of ``goals.csv``, a row for each goal.
+    Return the columns of ``goals.csv``, a row for each of the goals that were measured.
 
     They say which state it is, whether it is held out, in how many updates it was, and how the
-    agent fared.
+    agent fared. Goals have no number of their own in a world without tables: each run knows others.
     """
     model = evaluated.model
-    tables = evaluated.tables
-    states = evaluated.states
     table: dict[str, Any] = {
-        "state": np.arange(len(results["greedy"].reached)),
+        "state": [""] * len(results["greedy"].reached),
         "held_out": 0,
-        "updates": 0,
-    }
-    if tables is not None:
         # How often SB3's agents learned about a goal is unknown: their column stays empty.
-        table |= {
-            "state": states,
-            "held_out": evaluated.held_out.astype(int),
-            "updates": "",
-        }
-        if evaluated.numbered:
-            # In a table, each transition updates every goal.
-            table["updates"] = model.num_timesteps
-        elif hasattr(model, "goal_updates"):
-            ids = model.goal_buffer.ids(tables.observations[states])
-            table["updates"] = np.where(ids == UNKNOWN, 0, model.goal_updates[ids])
+        "updates": "",
+    }
+    if evaluated.tables is not None:
+        table["state"] = evaluated.states
+        table["held_out"] = evaluated.held_out.astype(int)
+    if evaluated.numbered:
+        # In a table, each transition updates every goal.
+        table["updates"] = model.num_timesteps
+    elif hasattr(model, "goal_updates"):
+        ids = model.goal_buffer.ids(goals)
+        table["updates"] = np.where(ids == UNKNOWN, 0, model.goal_updates[ids])
     for name in ("greedy", "epsilon"):
         reached = results[name].reached
         steps = results[name].steps

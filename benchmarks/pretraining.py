@@ -6,7 +6,6 @@ The trunk learns mastery of many goals, or to predict rewards.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -89,10 +88,15 @@ class PretrainingConfig(A2CConfig):
         folder = recording.open_folder(
             self, f"pretraining-{self.game}-{self.agent}-seed{self.seed}"
         )
+        seconds = 0.0
         if self.agent != "none" and not checkpoints(folder / "checkpoints"):
-            _pretrain(self, folder, model)
+            seconds = _pretrain(self, folder, model)
         return a2c.train(
-            self, model, folder, pretrain_steps=0 if self.agent == "none" else self.pretrain_steps
+            self,
+            model,
+            folder,
+            seconds_before=seconds,
+            pretrain_steps=0 if self.agent == "none" else self.pretrain_steps,
         )
 
 
@@ -179,22 +183,30 @@ def make_a2c(config: PretrainingConfig) -> A2C:
     return A2C(ActorCriticPolicy, env, device=config.device, **a2c.settings(config))
 
 
-def _pretrain(config: PretrainingConfig, folder: Path, model: A2C) -> None:
+def _pretrain(config: PretrainingConfig, folder: Path, model: A2C) -> float:
     """
-    Give the pre-trained trunk to a model.
+    Give the pre-trained trunk to a model. Return the seconds of pre-training.
 
     Pre-training is done, gone on with, or only read, if it is complete already.
     """
     generators = get_generators(model)
     (folder / "pretraining").mkdir(exist_ok=True)
     learner = make_learner(config)
-    began = time.perf_counter()
+    clock = recording.Clock()
     recording.train(
-        config, learner, config.pretrain_steps, folder, log_interval=20, part="pretraining"
+        config,
+        learner,
+        config.pretrain_steps,
+        folder,
+        [clock],
+        {"clock": clock},
+        log_interval=20,
+        part="pretraining",
     )
-    print(f"pre-training took {time.perf_counter() - began:.0f} s")
+    print(f"pre-training took {clock.training_seconds:.0f} s")
     for target, source in transfer_trunk(learner, model).items():
         print(f"copied {source} to {target}")
     # A2C draws the same numbers, whether pre-training was done just now or only read.
     set_generators(generators)
     model.num_timesteps = config.pretrain_steps
+    return clock.training_seconds

@@ -52,6 +52,9 @@ SOLVED = 0.95
 _EPSILON = 0.05
 """Share of random actions, in measurements of sampled actions, of agents without random policy."""
 
+MOST_STEPS = 10_000
+"""Steps after which an episode of a measurement ends, where the world has no limit."""
+
 _TASK_STEPS = 200
 """Steps of an episode of a task in TwoRoomsSwitch, as in the measurement of mastery."""
 
@@ -95,7 +98,7 @@ class TasksConfig(RunConfig):
         :return: the folder of the run
         :raises SettingError: if an option is out of range, or does not fit the world
         """
-        self.check_counts("total_steps", "eval_freq", "eval_episodes")
+        self.check_counts("total_steps", "eval_freq", "eval_episodes", "n_envs", "threads")
         th.set_num_threads(self.threads)
         world = TaskWorld(self.env_id, None, self.task)
         what = f"{self.agent} in {world.id} with agent_kwargs {self.agent_kwargs}"
@@ -221,7 +224,8 @@ def evaluate(
     :param seed: seed of the first episode; each of the others has the next number
     :param greedy: whether ``predict`` is deterministic
     :param epsilon: share of random actions; none by default
-    :return: the share of episodes with a positive sum of rewards
+    :return: the share of episodes with a positive sum of rewards. Where the world has no limit, an
+        episode ends after :data:`MOST_STEPS` steps
     """
     # Worlds draw with default_rng(seed): the tag keeps the two streams apart.
     rng = np.random.default_rng((seed, 7))
@@ -230,7 +234,9 @@ def evaluate(
     n_actions = int(worlds[0].action_space.n)  # type: ignore[attr-defined]
     sums = np.zeros(episodes)
     left = np.arange(episodes)
-    while len(left):
+    for _ in range(MOST_STEPS):
+        if len(left) == 0:
+            break
         actions = np.array(policy.predict(seen[left], deterministic=greedy)[0])
         random = rng.random(len(left)) < epsilon
         actions[random] = rng.integers(n_actions, size=random.sum())
@@ -272,7 +278,10 @@ class Measure(BaseCallback):
         )
         if self.first_reward is None and max(rewards) > 0.0:
             self.first_reward = self.num_timesteps
-        if self.num_timesteps // self.config.eval_freq > len(self.rows):
+        # A run may go on with another frequency.
+        last_step = self.rows[-1][0] if self.rows else 0
+        every = self.config.eval_freq
+        if self.num_timesteps // every > last_step // every:
             self._measure()
         return not self.is_settled()
 

@@ -185,6 +185,11 @@ def _load(folder: Path) -> ManyGoalsDQN:
     newest = read_newest(folder / "checkpoints")
     if newest is not None and (folder / "world.npz").exists():
         config = MasteryConfig.saved(folder)
+        if config.agent == "heads":
+            raise SettingError(
+                "agent must act for tasks, but a run of heads has no values of tasks: give a run of"
+                " another agent"
+            )
         model, _ = make(config, config.world, None)
         if (config.env_id, config.map) == (WORLD, None) and isinstance(model, ManyGoalsDQN):
             model.set_checkpoint_state(newest[1]["learner"])

@@ -86,7 +86,8 @@ class A2CConfig(RunConfig):
     learning_rate: float = 7e-4
     """Step size of RMSProp, constant, in pre-training too."""
     optimizer: Literal["baselines", "sb3"] = "baselines"
-    """RMSProp as OpenAI's baselines have it, or SB3's default."""
+    """RMSProp of A2C as OpenAI's baselines have it, or SB3's default. Pre-training always has the
+    former."""
     ent_coef: float = 0.01
     """Weight of the entropy in A2C's loss, as in baselines. The paper tuned it and does not give
     it."""
@@ -217,10 +218,12 @@ class ScoreCallback(Clock):
 
     :param every: environment steps between rows
     :param curve: file to which rows are added
+    :param seconds_before: seconds of pre-training, which count as seconds of training
     """
 
-    def __init__(self, every: int, curve: CurveLog) -> None:
+    def __init__(self, every: int, curve: CurveLog, seconds_before: float = 0.0) -> None:
         super().__init__()
+        super().set_checkpoint_state(seconds_before)
         self.every = every
         self.curve = curve
         self.episodes = 0
@@ -286,6 +289,7 @@ def train(
     model: A2C,
     folder: Path,
     callbacks: Mapping[str, BaseCallback] | None = None,
+    seconds_before: float = 0.0,
     **result: Any,
 ) -> Path:
     """
@@ -295,11 +299,12 @@ def train(
     :param model: the untrained agent
     :param folder: the folder of the run
     :param callbacks: callbacks of auxiliary tasks, by name; their states are in checkpoints
+    :param seconds_before: seconds of pre-training, which count as seconds of training
     :param result: further entries of ``score.json``
     :return: the folder of the run
     """
     curve = CurveLog(folder / "curve.csv", CURVE)
-    scores = ScoreCallback(config.eval_freq, curve)
+    scores = ScoreCallback(config.eval_freq, curve, seconds_before)
     own = dict(callbacks or {})
     extras: dict[str, Any] = {**own, "score": scores, "curve.csv": curve}
     interval = max(1, config.eval_freq // (model.n_envs * model.n_steps))

@@ -82,14 +82,19 @@ CLASSES: dict[str, type[BaseAlgorithm]] = {"ppo": PPO, "a2c": A2C, "dqn": Resuma
 """The class of each agent."""
 
 
-def as_vectors(observations: NDArray[Any], is_grid: bool) -> NDArray[Any]:
+def as_vectors(observations: NDArray[Any], is_grid: bool, n_states: int) -> NDArray[Any]:
     """
     Turn observations into vectors.
 
-    :param observations: shape (B, ...)
+    :param observations: shape (B, ...). Those of shape (B,) are numbers of states, which become
+        one-hot
     :param is_grid: whether they are those of :class:`WholeGrid`, which become one-hot
+    :param n_states: how many numbers of states there are, if they are such
     :return: shape (B, n)
     """
+    if observations.ndim == 1:
+        one_hot: NDArray[Any] = np.eye(n_states, dtype=np.float32)[observations]
+        return one_hot
     if is_grid:
         return WholeGrid.one_hot(observations)
     return observations.reshape(len(observations), -1)
@@ -105,8 +110,9 @@ def make(
     """
     Make an untrained agent that observes vectors.
 
-    MiniGrid's are one-hot: PPO solves none of its worlds with the numbers of objects. Others are
-    normalized, and so are rewards, as in rl_zoo3; rewards of DQN are not.
+    MiniGrid's are one-hot: PPO solves none of its worlds with the numbers of objects. Numbers of
+    states are one-hot, too, as SB3 has them. Others are normalized, and so are rewards, as in
+    rl_zoo3; rewards of DQN are not.
 
     :param name: "ppo", "a2c" or "dqn"
     :param world: function that makes an environment
@@ -120,20 +126,24 @@ def make(
         """Make an environment whose observations are vectors."""
         env = world()
         is_grid = isinstance(env, WholeGrid)
-        size = as_vectors(np.array(env.observation_space.sample())[None], is_grid).shape[1:]
+        is_discrete = isinstance(env.observation_space, spaces.Discrete)
+        n_states = int(env.observation_space.n) if is_discrete else 0  # type: ignore[attr-defined]
+
+        def vector(seen: Any) -> NDArray[Any]:
+            """Return an observation as a vector."""
+            rows = as_vectors(np.asarray(seen)[None], is_grid, n_states)
+            return rows.reshape(-1)
+
         # Bytes become floats, too: SB3 keeps normalized observations in the dtype of the space.
-        low = 0.0 if is_grid else -np.inf
-        high = 1.0 if is_grid else np.inf
-        space = spaces.Box(low, high, size, np.float32)
-        return TransformObservation(
-            env, lambda seen: as_vectors(np.asarray(seen)[None], is_grid)[0], space
-        )
+        low = 0.0 if is_grid or is_discrete else -np.inf
+        high = 1.0 if is_grid or is_discrete else np.inf
+        size = vector(env.observation_space.sample()).shape
+        return TransformObservation(env, vector, spaces.Box(low, high, size, np.float32))
 
     given = dict(given)
     worlds = make_vec_env(flat, given.pop("n_envs", N_ENVS[name]), seed)
-    env = VecNormalize(
-        worlds, norm_obs=not worlds.env_is_wrapped(WholeGrid)[0], norm_reward=name != "dqn"
-    )
+    is_one_hot = float(worlds.observation_space.high.max()) == 1.0  # type: ignore[attr-defined]
+    env = VecNormalize(worlds, norm_obs=not is_one_hot, norm_reward=name != "dqn")
     return CLASSES[name]("MlpPolicy", env, seed=seed, device=device, **{**SETTINGS[name], **given})
 
 
@@ -162,7 +172,8 @@ class RivalPolicy:
         :return: actions, shape (n,); None in place of a recurrent state
         """
         assert self.env is not None
-        flat = as_vectors(observation, not self.env.norm_obs)
+        (size,) = self.env.observation_space.shape or ()
+        flat = as_vectors(observation, not self.env.norm_obs, size)
         with th.random.fork_rng():
             # The numbers go on from the last call: else all calls would draw by the same numbers.
             th.set_rng_state(self._random)

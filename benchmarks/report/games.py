@@ -94,8 +94,19 @@ def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
 
 
 def _complete(runs: pd.DataFrame) -> tuple[list[str], dict[str, Scores]]:
-    """Return the games in which each agent has all its seeds, and each agent's scores in them."""
-    table = runs.pivot_table("score", ["agent", "seed"], "game").dropna(axis=1)
+    """
+    Return games in which each agent has the same number of its seeds, and its scores in them.
+
+    Of all numbers of seeds, the one with the most scores is taken, so that a study that has just
+    begun with its second seeds does not lose the games that its first seeds have.
+    """
+    scored = runs.pivot_table("score", ["agent", "seed"], "game")
+    order = scored.groupby(level="agent").cumcount()
+    table = scored.iloc[:0].dropna(axis=1)
+    for most in range(1, order.max() + 2 if len(order) else 1):
+        complete = scored[order < most].dropna(axis=1)
+        if complete.size > table.size:
+            table = complete
     return table.columns.tolist(), {
         agent: rows.to_numpy() for agent, rows in table.groupby("agent") if table.shape[1]
     }

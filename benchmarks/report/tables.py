@@ -77,7 +77,9 @@ def coverage(runs: pd.DataFrame) -> pd.DataFrame:
         seconds = alike["training_seconds"]
         rates = (alike["step"] / seconds.where(seconds > 0)).dropna()
         if not len(rates):
-            rates = (alike["steps"] / alike["wall_seconds"])[alike["attempts"] == 1].dropna()
+            # A run may have ended early.
+            made = alike["step"].fillna(alike["steps"])
+            rates = (made / alike["wall_seconds"])[alike["attempts"] == 1].dropna()
         for kind in ("training", "wall"):
             row[f"{kind}_hours"] = alike[f"{kind}_seconds"].sum(min_count=1) / 3600
         rows.append(row | {"steps_per_second": rates.median()})
@@ -118,11 +120,13 @@ def mastery(
             values = final[name].dropna()
             row[name] = values.mean()
             row[f"{name}_low"], row[f"{name}_high"] = student(values)
-        shares = goals[goals["agent"] == agent].groupby("state")["greedy_reached"].mean()
+        # Worlds without tables have other goals in each run. Their rows have no state.
+        known = goals[goals["agent"] == agent].dropna(subset=["state"])
+        shares = known.groupby("state")["greedy_reached"].mean()
         row |= {
             "ceiling": final["ceiling"].mean(),
-            "always": (shares == 1.0).sum(),
-            "never": (shares == 0.0).sum(),
+            "always": (shares == 1.0).sum() if len(shares) else np.nan,
+            "never": (shares == 0.0).sum() if len(shares) else np.nan,
         }
         for level in LEVELS if len(curve) else ():
             first = curve[curve["epsilon"] >= level].groupby("seed")["step"].min()

@@ -6,11 +6,12 @@ import gc
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import torch as th
+import tyro
 
 from benchmarks import recording
 from benchmarks.agents.mastery import AgentConfig, make
@@ -37,6 +38,11 @@ class LearningConfig(AgentConfig):
     """Seeds of the runs."""
     most_goals: int = 10_000
     """Most goals that are measured, drawn at random."""
+    # These have no meaning here: runs have all seeds, nothing is shown, and nothing can be resumed.
+    seed: Annotated[int, tyro.conf.Suppress] = 0
+    progress_bar: Annotated[bool, tyro.conf.Suppress] = False
+    checkpoint_minutes: Annotated[float, tyro.conf.Suppress] = 0.0
+    resume: Annotated[Path | None, tyro.conf.Suppress] = None
 
     def run(self) -> Path:
         """

@@ -119,7 +119,8 @@ class MinAtarStudyConfig(StudyConfig):
     root: Path = Path("runs/minatar-study")
     part: Part = "agents"
     """All agents in all games; or the search for the weights, in two games and a quarter of the
-    steps; or many goals in two steps, beside A2C, where the paper's beta has at most five seeds."""
+    steps; or many goals in two steps, beside A2C, where the paper's beta has at most five seeds.
+    Give the last part a root of its own, as its runs of A2C have the names of the first part's."""
     seeds: int = 5
 
     @property

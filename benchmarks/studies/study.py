@@ -181,9 +181,10 @@ def steps_to_half(curve: Path, score: float | None) -> int | None:
 
     :param curve: ``curve.csv``, which need not be there
     :param score: the score after training; None before an episode has ended
-    :return: a step in the curve; None, if no row of it has half of the score
+    :return: a step in the curve; None, if no row of it has half of the score, or the score is not
+        above 0, so that half of it is no way to it
     """
-    if score is None or not curve.exists():
+    if score is None or score <= 0.0 or not curve.exists():
         return None
     rows = pd.read_csv(curve, float_precision="round_trip")
     reached = rows["step"][rows["episode_return"] >= score / 2]

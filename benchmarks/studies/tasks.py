@@ -78,7 +78,8 @@ class TasksStudyConfig(StudyConfig):
         Sum up each agent in each world.
 
         :param finished: results of runs
-        :return: medians over seeds; a step that was never reached counts as infinity
+        :return: medians over seeds; a step that was never reached counts as infinity. Columns that
+            end in "_kept" are of the seeds that solved the task
         """
         runs = pd.DataFrame(
             [{"world": run.spec.game, "agent": run.spec.agent, **run.values} for run in finished]

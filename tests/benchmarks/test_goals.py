@@ -22,7 +22,7 @@ from benchmarks.sensors import NearObservations, NoisyRoom, random_observations
 from benchmarks.told_tasks import GAMMA, returns
 from benchmarks.worlds import SettingError
 from gym_twoRooms.oracle import transition_matrices
-from sb3_manygoals import GoalBuffer
+from sb3_manygoals import GoalBuffer, ManyGoalsDQN
 from tests.benchmarks.command_line import rows_of
 
 
@@ -36,6 +36,7 @@ from tests.benchmarks.command_line import rows_of
         ("near-pole", "td", 300, [0]),
         ("near-pole", "random", 300, [0, 1]),
         ("bits-8", "ppo", 1_024, [0]),
+        ("recorded", "td", 300, [0]),
     ],
 )
 @pytest.mark.filterwarnings("ignore:learning_starts")
@@ -45,6 +46,9 @@ def test_a_row_is_added_for_each_run(tmp_path, monkeypatch, world, agent, steps,
     if measured.to_reach is not None:
         measured = dataclasses.replace(measured, to_reach=lambda: car_cells()[:10])
     monkeypatch.setattr(goals, "worlds", lambda: {world: lambda: measured})
+    if world == "recorded":
+        # It learns from what was recorded, and does not act.
+        monkeypatch.setattr(ManyGoalsDQN, "learn", None)
     output = tmp_path / "goals.csv"
     for seed in seeds:
         GoalsConfig(world=world, agent=agent, seed=seed, total_steps=steps, output=output).run()

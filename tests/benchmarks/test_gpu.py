@@ -38,14 +38,20 @@ def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, ca
     monkeypatch.setattr(
         gpu,
         "steps",
-        lambda config, runs: {"quick": [("this",)], "slow": [long, deaf], "late": [("this",)]},
+        lambda config, runs: {
+            "quick": [("this",)],
+            "slow": [long, long, deaf],
+            "late": [("this",)],
+        },
     )
     monkeypatch.setattr(gpu, "GRACE", 1.0)
     began = time.monotonic()
     folder = GPUConfig(minutes=0.05, device="cpu", output=tmp_path).run()
     assert time.monotonic() - began < 20
     ended = [row["status"] for row in rows_of(folder / "gpu.csv")]
-    assert ended == ["exit 0", "out of time, exit -15", "out of time, exit -9", "no time left"]
+    # Of two commands that are out of time, both say so.
+    late = "out of time, exit"
+    assert ended == ["exit 0", f"{late} -15", f"{late} -15", f"{late} -9", "no time left"]
     assert "Beautiful is better than ugly." in (folder / "quick-0.txt").read_text()
     assert {file.stem for file in folder.iterdir()} == {
         "config",
@@ -53,7 +59,17 @@ def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, ca
         "quick-0",
         "slow-0",
         "slow-1",
+        "slow-2",
     }
+
+
+def test_each_of_several_commands_has_its_own_seconds(tmp_path, monkeypatch):
+    slow, fast = (("timeit", "-n1", "-r1", f"import time; time.sleep({n})") for n in (2, 0))
+    monkeypatch.setattr(gpu, "steps", lambda config, runs: {"both": [slow, fast]})
+    folder = GPUConfig(minutes=1, device="cpu", output=tmp_path).run()
+    first, second = (float(row["seconds"]) for row in rows_of(folder / "gpu.csv"))
+    assert first > 2.0
+    assert second < first - 0.5
 
 
 def test_no_device_and_no_time_are_refused(tmp_path, monkeypatch):

@@ -211,6 +211,10 @@ def test_a_world_that_cannot_be_written_out_is_measured_by_what_is_known(tmp_pat
     (summary,) = rows_of(folder / "summary.csv")
     assert (summary["reachable"], summary["ceiling"], summary["measured"]) == ("", "", "50")
     assert int(summary["known"]) > 500
+    goals = rows_of(folder / "goals.csv")
+    # Another run knows other goals, so none has a number.
+    assert {row["state"] for row in goals} == {""}
+    assert any(int(row["updates"]) > 0 for row in goals)
     assert "how many can be reached is not known" in (folder / "report.html").read_text()
     with pytest.raises(
         SettingError, match=r"held_out must be 0 where the goals are not known before, got 0\.2"
@@ -548,7 +552,26 @@ class Own(gym.Env):
         return picture
 
 
+class Noisy(gym.Env):
+    observation_space = gym.spaces.Box(-1.0, 2.0, (5,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def show(self):
+        noise = self.np_random.uniform(-0.2, 0.2, 5)
+        return (np.eye(5)[self.cell] + noise).astype(np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cell = int(self.np_random.integers(5))
+        return self.show(), {}
+
+    def step(self, action):
+        self.cell = int(np.clip(self.cell + 2 * action - 1, 0, 4))
+        return self.show(), 0.0, False, False, {}
+
+
 gym.register("Own-v0", Own, disable_env_checker=True)
+gym.register("Noisy-v0", Noisy, disable_env_checker=True)
 gym.register("Broken-v0", Own, kwargs={"broken": True}, disable_env_checker=True)
 """
 
@@ -574,6 +597,23 @@ def test_an_own_world_is_named_by_its_module_and_has_a_film(own_world, tmp_path)
         assert film.n_frames > 6
         assert film.size == (2 * 40 + 3 * 4, 40 + 2 * 4)
     assert "image/gif" in (folder / "report.html").read_text()
+
+
+def test_a_plan_is_measured_by_learned_states_as_the_network_is(own_world, tmp_path):
+    """No observation of this world recurs."""
+    learned = {
+        "state_class": {"class": "sb3_manygoals.world:LearnedStates"},
+        "state_kwargs": {"n_features": 8, "n_hidden": 32, "n_updates": 150, "batch_size": 64},
+        "learning_starts": 100,
+        "updates_per_step": 0.05,
+    }
+    given = json.dumps(merged(TINY, learned))
+    options = {"total_steps": 1_200, "n_envs": 1, "eval_steps": 20, "output": tmp_path / "runs"}
+    with pytest.warns(UserWarning, match="is judged by the states that the model has"):
+        folder = config(env_id=f"{own_world}:Noisy-v0", agent_kwargs=given, **options).run()
+    (summary,) = rows_of(folder / "summary.csv")
+    # By bytes, it would be 0.
+    assert float(summary["plan"]) > 0.5
 
 
 def test_a_world_that_fails_to_render_costs_the_film_alone(own_world, tmp_path):

@@ -67,6 +67,13 @@ def test_a_run_begins_with_the_trunk_and_has_all_its_steps_and_files(agent, tmp_
         "checkpoints",
     }
     first = 0 if agent == "none" else 60
+    seconds = [float(row["training_seconds"]) for row in rows_of(folder / "curve.csv")]
+    assert seconds == sorted(seconds)
+    if agent != "none":
+        # Pre-training counts.
+        before = read_checkpoint(checkpoints(folder / "pretraining" / "checkpoints")[0])
+        assert seconds[0] > before["extras"]["clock"] - 0.1 > 0.0
+        assert json.loads((folder / "score.json").read_text())["training_seconds"] >= seconds[-1]
     score = json.loads((folder / "score.json").read_text())
     steps = [int(row["step"]) for row in curve(folder)]
     # A2C takes 16 x 5 steps at once.

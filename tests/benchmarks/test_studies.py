@@ -20,7 +20,7 @@ from benchmarks.studies import auxiliary, games, mastery, minatar, tasks
 from benchmarks.studies.games import BetaStudyConfig, GamesStudyConfig
 from benchmarks.studies.minatar import MinAtarStudyConfig
 from benchmarks.studies.pretraining import PretrainingStudyConfig
-from benchmarks.studies.study import carry_out, configuration, mean_return
+from benchmarks.studies.study import carry_out, configuration, mean_return, steps_to_half
 from benchmarks.suite import Result, Spec, results
 from benchmarks.tasks import TasksConfig
 from benchmarks.worlds import World
@@ -307,6 +307,16 @@ def test_the_mean_return_counts_what_was_before_the_first_row_as_nothing(tmp_pat
     assert mean_return(path) == 0.0
     path.write_text("step,episode_return\n100,5.0\n150,1.0\n250,2.0\n")
     assert mean_return(path) == (50 * 1.0 + 100 * 2.0) / 250
+
+
+def test_half_of_a_score_is_told_where_scores_are_above_0(tmp_path):
+    path = tmp_path / "curve.csv"
+    path.write_text("step,episode_return\n100,1.0\n200,6.0\n300,9.0\n")
+    assert steps_to_half(path, 10.0) == 200
+    assert steps_to_half(path, 40.0) is None
+    # A return that improves from -21 to -16 has half of -16 nowhere on its way.
+    for score in (-16.0, 0.0, None):
+        assert steps_to_half(path, score) is None
 
 
 def test_means_of_pretraining_are_compared_with_mastery():

@@ -8,7 +8,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.env_util import make_vec_env
 
-from benchmarks import mastery, told_tasks
+from benchmarks import mastery, tasks, told_tasks
 from benchmarks.agents import hindsight
 from benchmarks.agents.hindsight import Rewarded
 from benchmarks.agents.rivals import HindsightPolicy, RivalPolicy, make
@@ -17,6 +17,7 @@ from benchmarks.suite import Result
 from benchmarks.tasks import CURVE, Measure, TasksConfig, TaskWorld, evaluate
 from benchmarks.told_tasks import TASKS, WORLD, ToldTasksConfig, returns, rewarded_states
 from gym_twoRooms.oracle import transition_matrices
+from sb3_manygoals import ManyGoalsDQN
 from tests.benchmarks.command_line import command, printed, rows_of
 from tests.sb3_manygoals.worlds import Always, Paid
 
@@ -69,6 +70,58 @@ def test_success_of_episodes():
     starts = itertools.cycle([6, 3])
     assert evaluate(Always(1), Corridors(), 4, 0, greedy=True) == 0.5
     assert evaluate(Always(1), Corridors(), 2, 0, greedy=False, epsilon=1.0) < 1.0
+
+
+def test_an_episode_of_a_world_without_a_limit_ends(monkeypatch):
+    class Endless:
+        def make(self):
+            return Paid({8: 0.5}, (8,), start=3)
+
+    monkeypatch.setattr(tasks, "MOST_STEPS", 30)
+    assert evaluate(Always(0), Endless(), 2, 0, greedy=True) == 0.0
+    assert evaluate(Always(1), Endless(), 2, 0, greedy=True) == 1.0
+
+
+def test_a_run_may_go_on_with_another_frequency(monkeypatch):
+    measured = []
+    config = TasksConfig(eval_freq=100)
+    measure = Measure(config, TaskWorld("MiniGrid-Empty-5x5-v0"), None)
+    measure.rows = [[step, 100, "0.5", "0.5", ""] for step in (500, 1_000, 1_500)]
+    measure.model = ManyGoalsDQN("MlpPolicy", gym.make("FrozenLake-v1"))
+
+    def note():
+        measured.append(measure.num_timesteps)
+        measure.rows.append([measure.num_timesteps, 100, "0.5", "0.5", ""])
+
+    monkeypatch.setattr(measure, "_measure", note)
+    for step in range(1_501, 1_801):
+        measure.num_timesteps = step
+        measure.locals = {"infos": [{"env_reward": 0.0}], "rewards": [0.0]}
+        measure._on_step()
+    assert measured == [1_600, 1_700, 1_800]
+
+
+@pytest.mark.parametrize("agent", ["ppo", "dqn"])
+def test_rivals_see_numbers_of_states_one_hot_as_all_of_sb3s_agents_do(agent):
+    given = {"buffer_size": 100} if agent == "dqn" else {"n_envs": 2, "n_steps": 64}
+    model = make(agent, lambda: gym.make("FrozenLake-v1"), 0, "cpu", given)
+    assert model.observation_space.shape == (16,)
+    np.testing.assert_array_equal(model.env.reset()[0], np.eye(16)[0])
+    seen = []
+    obs_to_tensor = model.policy.obs_to_tensor
+
+    def note(observation):
+        seen.append(observation)
+        return obs_to_tensor(observation)
+
+    model.policy.obs_to_tensor = note
+    RivalPolicy(model).predict(np.array([3, 5]))
+    np.testing.assert_array_equal(seen[0], np.eye(16)[[3, 5]])
+
+
+@pytest.mark.parametrize("option", ["--threads", "--n-envs"])
+def test_numbers_below_1_are_refused(option):
+    assert "must be at least 1, got 0" in command("tasks", option, "0").stderr
 
 
 def test_sampled_actions_of_rivals_differ_from_step_to_step_and_leave_training_alone():
@@ -186,6 +239,9 @@ def test_a_task_told_to_a_run_is_done_by_its_network_and_by_its_plan(tmp_path, m
     with pytest.raises(
         ValueError, match="a finished run of mastery in TwoRoomsSwitch-v0 by ManyGoalsDQN"
     ):
+        ToldTasksConfig(run).run()
+    (run / "config.json").write_text(settings.replace('"default"', '"heads"'))
+    with pytest.raises(ValueError, match="a run of heads has no values of tasks"):
         ToldTasksConfig(run).run()
 
 

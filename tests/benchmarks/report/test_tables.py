@@ -139,6 +139,19 @@ def test_the_table_by_hand(tmp_path):
     assert slow["held_out_epsilon"] == 0.0
 
 
+def test_goals_without_a_number_are_not_counted_over_seeds(tmp_path):
+    """In a world without tables, each run knows goals of its own."""
+    for seed in (0, 1):
+        make_run(tmp_path / f"run{seed}", seed, goals={**share(0.5), "state": [""] * N})
+    runs = reader.read([tmp_path])
+    curves, finals, goals = (
+        reader.gather(runs, f"{name}.csv") for name in ("mastery", "summary", "goals")
+    )
+    finals = finals.reindex(columns=[*finals, "plan", "held_out_plan"])
+    row = tables.mastery(runs, curves, finals, goals).iloc[0]
+    assert row[["always", "never"]].isna().all()
+
+
 def test_single_runs_are_told_apart_by_what_differs(tmp_path, capsys):
     make_run(tmp_path / "one" / "first", 0, curve=[(0, 0.1, 0.1)], agent="td", tau=0.5)
     # This run is older than the setting tau.

@@ -3,7 +3,7 @@ import pytest
 
 from benchmarks.speed.learning import LearningConfig
 from benchmarks.worlds import SettingError
-from tests.benchmarks.command_line import printed
+from tests.benchmarks.command_line import command, printed
 
 
 def test_training_is_timed_beside_the_world_alone(tmp_path):
@@ -16,6 +16,13 @@ def test_training_is_timed_beside_the_world_alone(tmp_path):
     assert (rows["seconds_alone"] >= 0).all()
     assert (rows["updates"] > 0).all()
     assert rows["greedy"].between(0, 1).all()
+
+
+@pytest.mark.parametrize("option", ["--seed", "--resume", "--checkpoint-minutes"])
+def test_options_without_a_meaning_are_refused(option):
+    said = command("speed-learning", option, "5")
+    assert said.returncode != 0
+    assert "Unrecognized" in said.stderr
 
 
 def test_a_table_is_refused_before_it_is_trained(tmp_path):
