@@ -19,7 +19,7 @@ from benchmarks.agents import a2c
 from benchmarks.agents.a2c import MINATAR, OPTIMIZER, SMALL, A2CConfig
 from benchmarks.worlds import building
 from sb3_manygoals import PAPER, ManyGoalsDQN, TDTargets
-from sb3_manygoals.checkpoint import checkpoints
+from sb3_manygoals.checkpoint import checkpoints, read_newest
 from sb3_manygoals.checkpoint.learner import get_generators, set_generators
 from sb3_manygoals.pretraining import ManyGoalsFrameReplayBuffer, RewardPredictor, transfer_trunk
 from sb3_manygoals.vec_env import can_reset_single_envs
@@ -193,13 +193,16 @@ def _pretrain(config: PretrainingConfig, folder: Path, model: A2C) -> float:
     (folder / "pretraining").mkdir(exist_ok=True)
     learner = make_learner(config)
     clock = recording.Clock()
+    newest = read_newest(folder / "pretraining" / "checkpoints")
+    # Earlier versions did not measure the time.
+    is_timed = newest is None or "clock" in newest[1]["extras"]
     recording.train(
         config,
         learner,
         config.pretrain_steps,
         folder,
         [clock],
-        {"clock": clock},
+        {"clock": clock} if is_timed else {},
         log_interval=20,
         part="pretraining",
     )

@@ -53,7 +53,7 @@ _EPSILON = 0.05
 """Share of random actions, in measurements of sampled actions, of agents without random policy."""
 
 MOST_STEPS = 10_000
-"""Steps after which an episode of a measurement ends, where the world has no limit."""
+"""Steps after which an episode of a measurement ends at the latest."""
 
 _TASK_STEPS = 200
 """Steps of an episode of a task in TwoRoomsSwitch, as in the measurement of mastery."""
@@ -224,8 +224,8 @@ def evaluate(
     :param seed: seed of the first episode; each of the others has the next number
     :param greedy: whether ``predict`` is deterministic
     :param epsilon: share of random actions; none by default
-    :return: the share of episodes with a positive sum of rewards. Where the world has no limit, an
-        episode ends after :data:`MOST_STEPS` steps
+    :return: the share of episodes with a positive sum of rewards. An episode ends after
+        :data:`MOST_STEPS` steps at the latest
     """
     # Worlds draw with default_rng(seed): the tag keeps the two streams apart.
     rng = np.random.default_rng((seed, 7))

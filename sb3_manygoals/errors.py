@@ -254,7 +254,7 @@ def own_observation(
     Return a copy of an environment's observation in the dtype of its space.
 
     The dtype is converted where NumPy's rule "same_kind" allows it, as from float64 to float32.
-    Whole numbers must not change by that.
+    Whole numbers that become whole numbers of another dtype must not change by that.
 
     :param observation: what the environment gave: an array, or what NumPy makes an array of
     :param shape: shape of the observation space

@@ -202,7 +202,7 @@ def one_action(action: Any, space: spaces.Discrete) -> int:
 
 def is_held(given: NDArray[Any], converted: NDArray[Any]) -> bool:
     """
-    Return whether a conversion kept all whole numbers. Fractions may be rounded.
+    Return whether a conversion to whole numbers kept all of them. Floats may be rounded.
 
     :param given: the array before it was converted
     :param converted: the array after that

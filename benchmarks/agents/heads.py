@@ -111,8 +111,6 @@ class _HeadsPolicy:
 
     def __init__(self, *args: Any, n_goals: int, **kwargs: Any) -> None:
         self.n_goals = n_goals
-        # The actions towards unknown goals must not change other random numbers.
-        self._rng = np.random.default_rng(0)
         super().__init__(*args, **kwargs)
 
     def make_q_net(self) -> HeadsNetwork:
@@ -137,9 +135,7 @@ class _HeadsPolicy:
         is_unknown = ids == UNKNOWN
         if is_unknown.any():
             # Random actions reach a goal sometimes. Always the same one would not.
-            drawn = self._rng.random(tuple(values.shape), dtype=np.float32)
-            anything = th.as_tensor(drawn, device=values.device)
-            values = th.where(is_unknown[:, None], anything, values)
+            values = th.where(is_unknown[:, None], th.rand_like(values), values)
         return values
 
     def _get_constructor_parameters(self) -> dict[str, Any]:

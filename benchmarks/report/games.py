@@ -79,6 +79,7 @@ def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
     return {
         "summarized": games,
         "left_out": sorted(set(known["game"]) - set(games)),
+        "seeds_left_out": sorted(_seeds_left_out(known, raw)),
         "base": base,
         "summary": book.add(f"{prefix}-summary", _summary(games, raw, base)),
         "scores": book.add(f"{prefix}-scores", by_game),
@@ -95,14 +96,14 @@ def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
 
 def _complete(runs: pd.DataFrame) -> tuple[list[str], dict[str, Scores]]:
     """
-    Return games in which each agent has the same number of its seeds, and its scores in them.
+    Return games in which each agent has its first n seeds, or all that it has, and its scores.
 
-    Of all numbers of seeds, the one with the most scores is taken, so that a study that has just
-    begun with its second seeds does not lose the games that its first seeds have.
+    Of all numbers n, the one with the most scores is taken. So a study that has just begun with its
+    second seeds does not lose the games that its first seeds have.
     """
     scored = runs.pivot_table("score", ["agent", "seed"], "game")
     order = scored.groupby(level="agent").cumcount()
-    table = scored.iloc[:0].dropna(axis=1)
+    table = scored.iloc[:0, :0]
     for most in range(1, order.max() + 2 if len(order) else 1):
         complete = scored[order < most].dropna(axis=1)
         if complete.size > table.size:
@@ -110,6 +111,15 @@ def _complete(runs: pd.DataFrame) -> tuple[list[str], dict[str, Scores]]:
     return table.columns.tolist(), {
         agent: rows.to_numpy() for agent, rows in table.groupby("agent") if table.shape[1]
     }
+
+
+def _seeds_left_out(runs: pd.DataFrame, raw: dict[str, Scores]) -> Iterator[str]:
+    """Say of each agent that has more seeds than its scores how many are left out."""
+    for agent, alike in runs.groupby("agent"):
+        n_seeds = alike["seed"].nunique()
+        n_taken = len(raw.get(str(agent), ()))
+        if 0 < n_taken < n_seeds:
+            yield f"{agent} ({n_seeds - n_taken} of {n_seeds})"
 
 
 def _summary(games: list[str], raw: dict[str, Scores], base: str) -> pd.DataFrame:

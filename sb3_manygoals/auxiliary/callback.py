@@ -198,8 +198,10 @@ class AuxiliaryCallback(BaseCallback):
         self._restore_episodes()
         self.rng = state["rng"]
         self.n_updates = state["n_updates"]
-        # What was restored belongs to whichever model comes next.
+        # What was restored belongs to whichever model comes next, and to its environments.
         self._last_policy = None
+        self._last_env = None
+        self._marks = None
         # The optimizer is built when training begins.
         self._optimizer = None
         self._saved_optimizer = state["optimizer"]
@@ -323,7 +325,11 @@ class AuxiliaryCallback(BaseCallback):
             shown,
             keep_ongoing=not (is_reset or is_another),
             are_new=self.model._last_episode_starts,
-            have_moved=not is_reset and not is_another and marks not in (None, marks_of(venv)),
+            # If SB3 has reset the environments, it knows what they show.
+            have_moved=not is_reset
+            and not is_another
+            and shown is self._observations_after
+            and marks not in (None, marks_of(venv)),
         )
         is_monitored = is_vecenv_wrapped(venv, VecMonitor) or any(venv.env_is_wrapped(Monitor))
         if not (is_reset or is_another):
@@ -432,7 +438,8 @@ class AuxiliaryCallback(BaseCallback):
         for group, first_group in zip(
             self._optimizer.param_groups, optimizer.param_groups, strict=True
         ):
-            group["lr"] = self.weight * first_group["lr"]
+            # In SB3's last rollout, a schedule may go below 0.
+            group["lr"] = self.weight * max(first_group["lr"], 0.0)
         before = self._weights_before
         self._weights_before = None
         between = None if before is None else _joined(self.policy.shared_parameters())

@@ -84,7 +84,8 @@ class _Ongoing:
     rewards: list[float] = field(default_factory=list)
     n_cut: int = 0
     """
-    Transitions of the same episode that are in pieces, which were cut off. 1 if some were not seen.
+    Transitions of the same episode that are in pieces, which were cut off. 1 also stands for an
+    unknown number of transitions that were not seen.
     """
 
     @property
@@ -193,7 +194,9 @@ class EpisodeBuffer:
         """
         Drop unfinished episodes and begin new ones.
 
-        An episode whose begin was not seen counts as a piece, with the sum of its rewards.
+        An episode whose begin was not seen counts as a piece, with the sum of its rewards. Only the
+        learner's episode is known. If it is a life of a game, earlier lives may not have been seen,
+        and the Monitor's return counts them.
 
         :param observations: what the environments show now, shape
             (n_envs, *observation_space.shape)

@@ -174,8 +174,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         """
         Add one transition of each environment.
 
-        :param obs: goal observations in which the actions were taken. ``desired_goal`` may be left
-            out where infos do not say that it has no id
+        :param obs: goal observations in which the actions were taken. Recorded transitions have no
+            ``desired_goal``
         :param next_obs: goal observations that they led to
         :param action: the actions, shape ``(n_envs,)``
         :param reward: rewards of the goal episodes, which are not kept

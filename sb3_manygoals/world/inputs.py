@@ -13,10 +13,13 @@ from sb3_manygoals.packing import PackedSpace
 NO_UNIT = -1
 """The unit of numbers that have none in common with others."""
 
-# The mean of a number is found by at most so many observations.
+# The mean of a number is found by at most so many observations, and so many numbers.
 _OBSERVATIONS_TO_FIT = 5_000
+_NUMBERS_TO_FIT = 2**25
 # It is subtracted if it is more than so many deviations. Otherwise float32 is exact enough.
 _FAR = 1e3
+# If it is more than so many, the number is constant but for errors of rounding.
+_CONSTANT = 1e10
 
 
 class Inputs:
@@ -63,14 +66,18 @@ class Inputs:
         self.offset = np.zeros(len(self.units))
         if not self._is_wide.any():
             return
-        n = min(len(observations), _OBSERVATIONS_TO_FIT)
+        n = min(len(observations), _OBSERVATIONS_TO_FIT, max(1, _NUMBERS_TO_FIT // len(self)))
         places = np.linspace(0, len(observations) - 1, n, dtype=np.int64)
-        rows = np.concatenate(
-            [part.astype(np.float64) for part in self._parts(observations[places])], axis=1
-        )
-        means = rows.mean(axis=0)
-        is_far = self._is_wide & (np.abs(means) > _FAR * rows.std(axis=0))
-        self.offset[is_far] = means[is_far]
+        first = 0
+        for part in self._parts(observations[places]):
+            here = slice(first, first + part.shape[1])
+            first = here.stop
+            if self._is_wide[here].any():
+                means = part.mean(axis=0, dtype=np.float64)
+                sizes = np.abs(means)
+                deviations = part.std(axis=0, dtype=np.float64)
+                is_far = (sizes > _FAR * deviations) & (sizes < _CONSTANT * deviations)
+                self.offset[here] = np.where(is_far, means, 0.0)
 
     def flat(self, observations: NDArray[Any]) -> NDArray[np.float32]:
         """

@@ -137,7 +137,9 @@ class LearnedStates(ExampleStates):
         The mean code of each state, shape ``(len(self), n_features)``. If looks tell states apart,
         the mean observation of each one, shape ``(len(self), n_inputs)``.
         """
-        return self._centers[: self._n_states] if self.looks is None else self.looks.means
+        if self.looks is None:
+            return self._centers[: self._n_states]
+        return (self.looks.means + self._inputs.offset).astype(np.float32)
 
     def _look_up(self, observations: NDArray[Any], take_in: bool) -> NDArray[np.int64]:
         """Return the ids of observations. Those that are new get one if they are to be taken in."""

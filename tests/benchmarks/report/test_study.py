@@ -266,6 +266,8 @@ def test_games_of_first_seeds_stay_when_second_seeds_begin(tmp_path):
     reported(tmp_path / "games")
     rows = rows_of(tmp_path / "page-data" / "games1-summary.csv")
     assert [(row["games"], row["seeds"]) for row in rows] == [("3", "1")] * 2
+    said = "Without the last seeds of agents that lack them in most games: a2c (1 of 2)."
+    assert said in text_of(tmp_path / "page.html")
     # With their second seeds, most games are taken with both.
     for game in ("Boxing", "Pong"):
         play(tmp_path / "games", "a2c", game, 1, 20.0)
@@ -274,6 +276,13 @@ def test_games_of_first_seeds_stay_when_second_seeds_begin(tmp_path):
     reported(tmp_path / "games")
     rows = rows_of(tmp_path / "page-data" / "games1-summary.csv")
     assert [(row["games"], row["seeds"]) for row in rows] == [("2", "2")] * 2
+
+
+def test_agents_without_a_game_in_common_have_no_summary(tmp_path):
+    play(tmp_path / "games", "a2c", "Alien", 0, 10.0)
+    play(tmp_path / "games", "many-goals", "Boxing", 0, 10.0)
+    page = reported(tmp_path / "games")
+    assert "There is no game in which all agents have all their seeds" in text_of(page)
 
 
 def test_the_papers_own_scores_give_its_summary(tmp_path):

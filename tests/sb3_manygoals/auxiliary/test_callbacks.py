@@ -598,6 +598,37 @@ def test_an_evaluation_between_trainings_makes_no_transition():
     assert len(callback.episodes) == 4
 
 
+def test_environments_that_sb3_resets_have_not_been_moved():
+    callback = ManyGoalsCallback(beta=0.0)
+    env = make_vec_env(lambda: gym.wrappers.TimeLimit(Paying(), 60), 1)
+    model = build(env, {}).learn(60, callback)
+    # SB3 then resets the environments.
+    model.set_env(env)
+    model.learn(50, callback, reset_num_timesteps=False)
+    assert walks_of(callback.episodes) == [(True, 100.0, list(range(51)))] * 2
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_what_was_restored_goes_on_also_in_a_callback_that_was_used(used):
+    first = ManyGoalsCallback(beta=0.0)
+    model = build(make_vec_env(Paying, 1), {}).learn(10, first)
+    state = first.get_checkpoint_state()
+    callback = ManyGoalsCallback(beta=0.0)
+    if used:
+        build(make_vec_env(Paying, 1), {}).learn(20, callback)
+    callback.set_checkpoint_state(state)
+    model.learn(45, callback, reset_num_timesteps=False)
+    assert walks_of(callback.episodes) == [(True, 100.0, list(range(51)))]
+
+
+def test_the_second_step_does_not_go_uphill_in_the_last_rollout():
+    model = build(make_vec_env(Paying, 3), {}, learning_rate=lambda progress: 1e-3 * progress)
+    callback = ManyGoalsCallback(batch_size=5)
+    model.learn(200, callback)
+    assert model.policy.optimizer.param_groups[0]["lr"] < 0.0
+    assert {group["lr"] for group in callback._optimizer.param_groups} == {0.0}
+
+
 @pytest.mark.parametrize("reset", [False, True])
 def test_environments_without_a_monitor_may_follow_those_with_one(reset):
     callback = ManyGoalsCallback(beta=0.0)

@@ -367,12 +367,49 @@ def test_that_looks_that_were_saved_have_the_room_that_they_are_given(offset: fl
     restored = LearnedStates(space, 50)
     restored.set_checkpoint_state(state | {"capacity": 50})
     np.testing.assert_array_equal(restored.ids(seen), states.ids(seen))
+    means = [seen[states.ids(seen) == number].mean(axis=0) for number in range(6)]
+    np.testing.assert_allclose(states.centers, means, rtol=1e-6, atol=0.1)
     new = np.full((1, 40), offset)
     new[0, 30] += 1.0
     assert states.add(new).tolist() == [UNKNOWN]
     assert restored.add(new).tolist() == [6]
     with pytest.raises(ValueError, match=r"learned_offset must be of shape \(40,\), got \(3,\)"):
         restored.set_checkpoint_state(state | {"learned_offset": np.zeros(3)})
+
+
+def test_that_offsets_are_of_numbers_that_vary_a_little_around_a_large_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((400, 1))
+    parts = {
+        # In order: usual, far, constant, and constant but for errors of rounding.
+        "floats": np.concatenate([noise, noise + 1e6, 0 * noise + 7.0, 5 + 1e-12 * noise], axis=1),
+        "narrow": (noise + 1e6).astype(np.float32),
+        "time": (1_700_000_000 + np.arange(400)[:, None]).astype(np.int64),
+    }
+    space = PackedSpace(
+        spaces.Dict(
+            {
+                name: spaces.Box(-np.inf, np.inf, rows.shape[1:], rows.dtype.type)
+                for name, rows in parts.items()
+                if name != "time"
+            }
+            | {"time": spaces.Box(0, 2**62, (1,), np.int64)}
+        )
+    )
+    inputs = Inputs(space)
+    packed = space.pack(parts)
+    inputs.fit_offset(packed)
+    assert (inputs.offset > 1e3).tolist() == [False, True, False, False, False, True]
+    assert (inputs.offset[[0, 2, 3, 4]] == 0.0).all()
+    flat = inputs.flat(packed)
+    np.testing.assert_allclose(flat[:, 1] - flat[:, 1].mean(), noise[:, 0], atol=0.1)
+    assert len(np.unique(flat[:, 5])) == 400
+    # Of large observations, a few are enough.
+    monkeypatch.setattr("sb3_manygoals.world.inputs._NUMBERS_TO_FIT", 12)
+    inputs.fit_offset(packed)
+    assert inputs.offset[5] == parts["time"][[0, -1]].mean()
 
 
 def test_that_large_constants_do_no_harm() -> None:
