@@ -36,10 +36,12 @@ def push_to_hub(
 
     :param model: the agent, which must know goals
     :param repo_id: repository on the Hub, "name/repository"; it is made if there is none
-    :param env_id: id of the environment in which the model was trained
+    :param env_id: id of the environment in which the model was trained, with the module that
+        registers it, such as ``"gym_twoRooms:TwoRoomsSwitch-v0"``
     :param metrics: further results for the card by name, such as ``{"mastery": 0.98}``; None for
         none
     :return: address of the repository
+    :raises TypeError: if the model has its goals in the replay memory (``goals_in_replay``)
     :raises ValueError: if ``repo_id`` is not of the form "name/repository", or the model knows no
         goals
     """
@@ -119,9 +121,10 @@ import gymnasium as gym
 from sb3_manygoals import GoalBufferWrapper
 from sb3_manygoals.hub import load_from_hub
 
-model = load_from_hub({repo_id!r}, gym.make({env_id!r}))
-env = GoalBufferWrapper(gym.make({env_id!r}), model.goal_buffer, training=False)
-obs, info = env.reset(options={{"goal": model.goal_buffer.observations[7]}})
+world = gym.make({env_id!r})  # in the same wrappers as in training, if there were any
+model = load_from_hub({repo_id!r}, world)
+env = GoalBufferWrapper(world, model.goal_buffer, training=False)
+obs, info = env.reset(options={{"goal": model.goal_buffer.observations[0]}})
 action, _ = model.predict(obs, deterministic=True)
 ```
 """

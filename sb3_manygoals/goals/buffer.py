@@ -18,6 +18,7 @@ from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
 from sb3_manygoals.goals.achievement import Achievement, GoalFunction, Reached
 from sb3_manygoals.goals.files import read_npz, write_npz
 from sb3_manygoals.goals.known_goals import AchievedGoals, KnownGoals, StatesAsGoals
+from sb3_manygoals.goals.sources import ObservationSource
 from sb3_manygoals.goals.spaces import (
     check_batch,
     check_goal_space,
@@ -67,7 +68,8 @@ class GoalBuffer:
     id ``UNKNOWN`` (-1). If the buffer is full, new observations have it too. Then the buffer warns
     once.
 
-    :param observation_space: space of the observations: Box, Discrete, MultiDiscrete or MultiBinary
+    :param observation_space: space of the observations: Box, Discrete, MultiDiscrete, MultiBinary,
+        or a Dict of these, whose observations become arrays of bytes. Functions get them as dicts
     :param capacity: greatest number of goals, and of states. Memory is taken only as they are
         added. None: 100,000, or as many as half of the available memory holds, if that is less
     :param held_out: goals that must never be pursued nor taught, shape
@@ -87,8 +89,8 @@ class GoalBuffer:
         from transitions, or :class:`~sb3_manygoals.world.ExactStates`. None: the latter, or states
         by ``state_key`` if it is given
     :param state_kwargs: further arguments of the ``state_class``. None: its defaults
-    :raises TypeError: if observations or achievements cannot be goals, a function is none, or
-        ``goal_list`` is no sequence
+    :raises TypeError: if observations or achievements cannot be goals, a function is none,
+        ``goal_list`` is no sequence, or the space is that of a GoalEnv
     :raises ValueError: if ``capacity`` is not a positive whole number, ``held_out`` or
         ``goal_list`` does not fit the space of goals, they have a goal in common, or ``goal`` fails
         for a random observation and there is no ``goal_space``
@@ -111,6 +113,21 @@ class GoalBuffer:
         state_class: type[ExactStates] | None = None,
         state_kwargs: dict[str, Any] | None = None,
     ) -> None:
+        source = ObservationSource(observation_space)
+        if source.is_goal_env:
+            raise TypeError(
+                "observation_space is that of a GoalEnv, which has to be asked what is reached: put"
+                " GoalBufferWrapper(env) around it, and take its goal_buffer"
+            )
+        if source.packed is not None:
+            # Functions get dicts, as those that are given to a goal wrapper do.
+            given: dict[str, Any] = {"state_key": state_key, "goal": goal, "reached": reached}
+            kinds = source.kinds_of_goals({**given, "goal_space": goal_space})
+            state_key = kinds["state_key"]
+            if goal is None and held_out is not None:
+                held_out = source.array(held_out)
+            goal = kinds["goal"]
+            observation_space = source.packed
         self.observation_shape, self.observation_dtype = check_goal_space(observation_space)
         self.observation_space = observation_space
         if state_key is not None and not callable(state_key):
@@ -916,9 +933,15 @@ class GoalBuffer:
 
         :param state: what :meth:`get_checkpoint_state` returned
         :raises CheckpointError: if the state is of a goal buffer for another space or of another
-            given capacity, or if it is damaged
+            given capacity, if it lacks what is held out here, or if it is damaged
         """
         check_same("a goal buffer", state, self._kind())
+        own = self._held_out.observations
+        if len(own) and not _has_all(state["held_out"], own):
+            raise CheckpointError(
+                "the checkpoint is of a goal buffer that does not hold out what this one does: give"
+                " the same held_out"
+            )
         saved = state.get("state_class", type(self.states).__name__)
         if saved != type(self.states).__name__:
             # The learner has chosen states by what it saw.
@@ -932,6 +955,11 @@ class GoalBuffer:
         self._restore(
             state["states"], state["state_ids"], state["held_out"], int(state["capacity"])
         )
+
+
+def _has_all(rows: NDArray[Any], wanted: NDArray[Any]) -> bool:
+    """Return whether all of some arrays are among others, byte for byte."""
+    return {row.tobytes() for row in wanted} <= {row.tobytes() for row in np.asarray(rows)}
 
 
 def _is_of_examples(name: str) -> bool:

@@ -120,12 +120,14 @@ class ObservationSource:
             raise ValueError(f"'desired_goal' of the observation must be finite, got {goals}")
         return goals
 
-    def kinds_of_goals(self, kinds: dict[str, Any], call_env: CallEnv) -> dict[str, Any]:
+    def kinds_of_goals(
+        self, kinds: dict[str, Any], call_env: CallEnv | None = None
+    ) -> dict[str, Any]:
         """
         Return the arguments of a goal buffer for these observations.
 
         :param kinds: what the user gave: ``state_key``, ``goal``, ``goal_space`` and ``reached``
-        :param call_env: calls a method of the environment
+        :param call_env: calls a method of the environment. A GoalEnv needs it
         :return: the same arguments, for functions of packed observations
         :raises ValueError: if ``goal`` is given for a GoalEnv, a GoalEnv's success cannot be found
             out, or ``reached`` is given without ``goal`` for other observations of several parts
@@ -162,6 +164,7 @@ class ObservationSource:
         found["goal"] = OfUnpacked(_itself, self.packed, "achieved_goal")
         found["goal_space"] = space
         if kinds["reached"] is None:
+            assert call_env is not None
             found["reached"] = EnvReached(space, call_env)
         return found
 

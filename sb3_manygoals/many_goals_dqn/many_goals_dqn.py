@@ -201,7 +201,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         the wrong kind
     :raises ValueError: if an argument is out of its range, or two do not fit together
     :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that is
-        available
+        available. Observations in the replay memory do not count: it keeps fewer, with a warning
     """
 
     stream = Stream.MANY_GOALS_DQN
@@ -1355,6 +1355,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
                 if self.targets.uses_target_network:
                     self.targets.after_step(self.num_timesteps, self.num_timesteps - last)
                 self.train(n_now, self.batch_size)
+            # As after learn(), predict then takes random actions with this probability.
+            self.exploration_rate = self.exploration_schedule(0.0)
         finally:
             self._is_learning = False
             self._paced_timesteps = self._total_timesteps

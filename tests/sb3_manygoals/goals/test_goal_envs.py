@@ -479,6 +479,26 @@ def test_in_observations_of_several_parts_a_tolerance_needs_the_part_that_counts
     assert env.goal_buffer.achievement.reached is reached
 
 
+def test_a_goal_buffer_of_ones_own_takes_observations_of_several_parts():
+    space = Room().observation_space
+    seen = [Room().observation_of(place, wheel=3) for place in range(3)]
+    held_out = {name: np.stack([one[name] for one in seen]) for name in space}
+    env = GoalBufferWrapper(Room(), GoalBuffer(space, capacity=50, held_out=held_out))
+    env.reset(seed=0)
+    for _ in range(8):
+        env.step(0)
+    known = env.goal_buffer.observation_space.unpack(env.goal_buffer.observations)
+    assert set(known["wheel"].ravel().tolist()) == {0, 1, 2}
+    keyed = GoalBuffer(space, state_key=lambda observation: observation["wheel"])
+    env = GoalBufferWrapper(Room(), keyed)
+    env.reset(seed=0)
+    for action in (1, 1, 0, 1):
+        env.step(action)
+    assert len(keyed) == 2
+    with pytest.raises(TypeError, match=r"is that of a GoalEnv.* put GoalBufferWrapper"):
+        GoalBuffer(Sparse().observation_space)
+
+
 def test_who_shares_a_goal_buffer_need_not_say_what_is_reached():
     """Dense rewards do not say it, but the user has."""
     first = GoalBufferWrapper(Dense(), reached=0.25)

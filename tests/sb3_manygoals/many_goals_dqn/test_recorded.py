@@ -37,6 +37,7 @@ def test_the_shortest_ways_are_learned_from_random_steps_of_somebody_else(target
     model.learn_from(walk(300), n_updates=400)
     assert len(model.goal_buffer) == LENGTH
     assert 0 < model._n_updates <= 400
+    assert model.exploration_rate == model.exploration_final_eps == 0.1
     for start in range(LENGTH - 1):
         for goal in set(range(LENGTH)) - {start}:
             seen = {"observation": np.array(start), "desired_goal": np.array(goal)}
