@@ -337,7 +337,8 @@ class SpoiledReacher:
     An agent that sees spoiled pictures, in a world that shows clean ones. So its mastery can be
     measured by the true states of the world.
 
-    A goal's picture is spoiled once, and stays so for as long as the goal is pursued.
+    Goals' pictures are spoiled once, and stay so for as long as the same goals are pursued. If one
+    of several episodes ends, all of them, and what changes with time, are drawn anew.
 
     :param agent: the agent
     :param spoiler: spoils the pictures

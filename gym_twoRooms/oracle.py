@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 CHUNK = 256
-"""Goals that :func:`mastery_ceiling` plans for at a time: about 32 bytes a state and goal."""
+"""Most goals that :func:`mastery_ceiling` plans for at a time: about 32 bytes a state and goal."""
+_MOST_PAIRS = 2**26
+"""Most pairs of a state and a goal that it plans for at a time."""
 Goal = Callable[[NDArray[np.uint8]], ArrayLike]
 """A function of one picture, (H, W, 3) uint8. It returns what that achieves, of a fixed shape."""
 IsReached = Callable[[NDArray[Any], NDArray[Any]], ArrayLike]
@@ -151,8 +153,8 @@ def mastery_ceiling(
     :return: A function of starts, observations (N, H, W, 3) uint8, and goals, achievements
         (N, ...), where an achievement that is one number may have an axis. It returns the
         probabilities, (N,) float64, with which the best policy reaches each goal from its start in
-        time. It plans for :data:`CHUNK` goals at a time, to bound its memory. Its attribute
-        ``horizon`` says how many steps are allowed
+        time. It plans for at most :data:`CHUNK` goals at a time, to bound its memory. Its
+        attribute ``horizon`` says how many steps are allowed
     :raises TypeError: If ``mdp`` is none, ``goal`` is no function, or ``reached`` neither a number
         nor a function
     :raises ValueError: If ``horizon`` is no number of steps, or ``reached`` is negative or NaN
@@ -173,9 +175,10 @@ def mastery_ceiling(
         start_states = mdp.states_of(starts)
         wanted, rows = np.unique(mdp.states_of(goals), return_inverse=True)
         best = np.empty(len(start_states))
-        for first in range(0, len(wanted), CHUNK):
-            here = rows // CHUNK == first // CHUNK
-            chances = reach_probabilities(mdp, wanted[first : first + CHUNK], horizon)
+        chunk = _goals_at_a_time(mdp)
+        for first in range(0, len(wanted), chunk):
+            here = rows // chunk == first // chunk
+            chances = reach_probabilities(mdp, wanted[first : first + chunk], horizon)
             best[here] = chances[start_states[here], rows[here] - first]
         return best
 
@@ -208,15 +211,21 @@ def _ceiling_of_sets(
         wanted, rows = np.unique(goals, axis=0, return_inverse=True)
         rows = rows.reshape(-1)
         best = np.empty(len(start_states))
-        for first in range(0, len(wanted), CHUNK):
-            here = rows // CHUNK == first // CHUNK
-            some = wanted[first : first + CHUNK]
+        chunk = _goals_at_a_time(mdp)
+        for first in range(0, len(wanted), chunk):
+            here = rows // chunk == first // chunk
+            some = wanted[first : first + chunk]
             sets = np.stack([_reach(achieved, one, reached) for one in some], axis=1)
             chances = _reach_sets(matrices, np.nonzero(sets), sets.shape, horizon)
             best[here] = chances[start_states[here], rows[here] - first]
         return best
 
     return ceiling
+
+
+def _goals_at_a_time(mdp: TwoRoomsMDP) -> int:
+    """Return for how many goals there is memory to plan at a time."""
+    return max(1, min(CHUNK, _MOST_PAIRS // mdp.n_states))
 
 
 def _achievements(mdp: TwoRoomsMDP, goal: Goal | None) -> NDArray[Any]:

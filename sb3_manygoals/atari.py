@@ -115,9 +115,11 @@ class AtariVecEnv(GymnasiumVecEnv):
 
         :return: the first observations, (N, 4, 84, 84) uint8
         """
+        observations = super().reset()
+        # Only now, because options may have been refused.
         self._scores[:] = 0
         self._frames_of_episode[:] = 1
-        return super().reset()
+        return observations
 
     def step_wait(self) -> VecEnvStepReturn:
         """

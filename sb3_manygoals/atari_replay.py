@@ -60,7 +60,8 @@ class ReplayableAtari(AtariVectorEnv):
         self._actions = [bytearray() for _ in range(n_envs)]
         # The emulator's number of the frame with which each game began.
         self._first_frames = np.zeros(n_envs, dtype=np.int64)
-        # The latest frame of each game, (N, 84, 84). Games that are played again must end in it.
+        # The latest frame of each game, (N, 84, 84). Games that are played again must end in it. It
+        # is a copy, because users may write into what they are shown.
         self._latest: NDArray[np.uint8] | None = None
 
     # ale-py annotates reset with a type variable that nothing binds.
@@ -90,7 +91,7 @@ class ReplayableAtari(AtariVectorEnv):
         obs, infos = super().reset(seed=None if seed is None else self._seeds)
         self._actions = [bytearray() for _ in range(self.num_envs)]
         self._first_frames = _first_frames(infos)
-        self._latest = obs[:, -1]
+        self._latest = obs[:, -1].copy()
         return obs, {"lives": infos["lives"]}
 
     def step(
@@ -128,7 +129,7 @@ class ReplayableAtari(AtariVectorEnv):
         self._resets += over
         for row in np.flatnonzero(over).tolist():
             self._actions[row] = bytearray()
-        self._latest = obs[:, -1]
+        self._latest = obs[:, -1].copy()
         return obs, rewards, terminated, truncated, infos
 
     def get_checkpoint_state(self) -> dict[str, Any]:
@@ -203,7 +204,7 @@ class ReplayableAtari(AtariVectorEnv):
         for done in range(resets[rows].max()):
             obs, infos = super().reset(options={"reset_mask": rows & (resets > done)})
         self._first_frames = _first_frames(infos)
-        self._latest = obs[:, -1]
+        self._latest = obs[:, -1].copy()
         for row in np.flatnonzero(rows).tolist():
             self._actions[row] = bytearray()
         return obs

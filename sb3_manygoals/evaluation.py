@@ -418,7 +418,7 @@ def _step(
         last[ended] = [infos["final_obs"][row] for row in np.flatnonzero(ended)]
     else:
         observations, reset_infos = env.reset(options={"reset_mask": ended})
-        if "action_mask" in reset_infos:
+        if "action_mask" in reset_infos and "action_mask" in infos:
             masks = np.where(ended[:, None], reset_infos["action_mask"], infos["action_mask"])
             infos = {"action_mask": masks}
     return observations, last, ended, infos

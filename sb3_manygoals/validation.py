@@ -200,6 +200,25 @@ def one_action(action: Any, space: spaces.Discrete) -> int:
     return value
 
 
+def as_held(array: NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
+    """
+    Return an array in another dtype.
+
+    :param array: the array
+    :param dtype: the dtype
+    :param name: what it is, for the error message
+    :return: the array in this dtype
+    :raises ValueError: if whole numbers of the array would become others
+    """
+    own = array.astype(dtype, copy=False)
+    if not is_held(array, own):
+        raise ValueError(
+            f"{name} must have numbers that {np.dtype(dtype)} holds, got numbers from"
+            f" {array.min()} to {array.max()}"
+        )
+    return own
+
+
 def is_held(given: NDArray[Any], converted: NDArray[Any]) -> bool:
     """
     Return whether a conversion to whole numbers kept all of them. Floats may be rounded.

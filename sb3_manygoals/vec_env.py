@@ -101,10 +101,13 @@ class GymnasiumVecEnv(VecEnv):
             )
         # Not all vector environments take a list of seeds. All count up from one integer, as seed()
         # has done.
-        obs, infos = self.vector_env.reset(seed=self._seeds[0], options=options or None)
+        try:
+            obs, infos = self.vector_env.reset(seed=self._seeds[0], options=options or None)
+        finally:
+            # Options that the environment refuses must not make the next reset fail, too.
+            self._reset_options()
         self.reset_infos = info_list(infos, self.num_envs)
         self._reset_seeds()
-        self._reset_options()
         return self._owned(obs)  # type: ignore[no-any-return]
 
     def step_async(self, actions: NDArray[Any]) -> None:

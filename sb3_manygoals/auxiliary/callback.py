@@ -257,6 +257,7 @@ class AuxiliaryCallback(BaseCallback):
         self.rng = None
         self._n_waiting = 0
         self._warned = False
+        self._terminal_watch = TerminalWatch()
         if self._made_episodes:
             self.episodes = None
 
@@ -319,6 +320,8 @@ class AuxiliaryCallback(BaseCallback):
         is_another = self._last_env is not None and self._last_env is not venv
         marks = self._marks
         self._last_env = venv
+        if is_another:
+            self._terminal_watch = TerminalWatch()
         # An exception may end the training, and then nobody knows what the marks were.
         self._marks = None
         self.episodes.start(

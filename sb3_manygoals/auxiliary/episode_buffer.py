@@ -254,6 +254,7 @@ class EpisodeBuffer:
             )
         # None counts as no number, because the learner's own memory makes NaN of it.
         rewards = own_rewards(rewards, len(observations), self, none_counts=False)
+        check_finite(rewards, "a reward", self)
         frames = self.frames
         reached = observations.copy()
         for env in np.flatnonzero(dones).tolist():
@@ -286,7 +287,6 @@ class EpisodeBuffer:
                 self._end(env, observations[env], infos[env])
             elif self._is_endless(ongoing):
                 self._cut(env)
-        check_finite(rewards, "a reward", self)
 
     def sample(self, batch_size: int, n_steps: int, rng: np.random.Generator) -> Trajectories:
         """

@@ -33,6 +33,8 @@ whether each achievement reaches the goal beside it, shape ``(n,)``.
 _PAIRS_AT_A_TIME = 2**18
 # All achievements that are compared at a time have at most so many numbers together.
 _NUMBERS_AT_A_TIME = 2**22
+# If all achievements and goals together have more numbers, no tree is made of them.
+_MOST_NUMBERS_IN_TREE = 2**25
 # Two computations of a distance differ by less than this share of it.
 _ROUNDING = 1e-9
 
@@ -245,7 +247,10 @@ class Achievement:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         # A tree of all achievements does not pay for one goal.
         if self.reached is not None and not callable(self.reached) and len(desired) > 1:
-            return self._pairs_within(self.reached, achieved, desired)
+            # The tree needs all of them in double precision at once.
+            n_numbers = (len(achieved) + len(desired)) * math.prod(self.shape)
+            if n_numbers <= _MOST_NUMBERS_IN_TREE:
+                return self._pairs_within(self.reached, achieved, desired)
         parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         at_a_time = max(1, _PAIRS_AT_A_TIME // len(achieved))
         for first in range(0, len(desired), at_a_time):

@@ -14,6 +14,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_manygoals.goals.moved_worlds import check_evaluators, inner_callbacks, marks_of
+from sb3_manygoals.goals.spaces import converted
 from sb3_manygoals.goals.wrapper import copy_vec_env
 from sb3_manygoals.goals.wrapping import as_goal_vec_env, goal_trackers
 from sb3_manygoals.random_streams import Stream, generator
@@ -164,7 +165,10 @@ class GoalAlgorithm(OffPolicyAlgorithm):
             return
         if desired.shape != goals.shape or desired.dtype.kind not in "iubf":
             return
-        message = goals.describe_unknown(desired[None].astype(goals.dtype))
+        own = converted(desired[None], goals.goal_space)
+        if own.dtype != goals.dtype:
+            return
+        message = goals.describe_unknown(own)
         if message is not None:
             self._warn_once("unknown", message)
 

@@ -92,8 +92,9 @@ class GoalBuffer:
     :raises TypeError: if observations or achievements cannot be goals, a function is none,
         ``goal_list`` is no sequence, or the space is that of a GoalEnv
     :raises ValueError: if ``capacity`` is not a positive whole number, ``held_out`` or
-        ``goal_list`` does not fit the space of goals, they have a goal in common, or ``goal`` fails
-        for a random observation and there is no ``goal_space``
+        ``goal_list`` does not fit the space of goals, they have a goal in common, ``goal`` fails
+        for a random observation and there is no ``goal_space``, or there are ``state_kwargs``
+        without ``state_class``
     :raises MemoryError: if ``capacity`` goals do not fit into the memory that is available
     """
 
@@ -133,6 +134,11 @@ class GoalBuffer:
         if state_key is not None and not callable(state_key):
             raise TypeError(f"state_key must be a function, got {state_key!r}")
         check_state_class(state_class, state_key)
+        if state_kwargs and state_class is None:
+            raise ValueError(
+                f"state_kwargs are arguments of state_class, which was not given, got"
+                f" {sorted(state_kwargs)}"
+            )
         self.state_key = state_key
         self.state_class = state_class
         """What the user or a learner has chosen. None: nothing was chosen."""

@@ -511,6 +511,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         """
         tracker = self.goal_tracker
         options = [dict(option) for option in self._options]
+        # Options that are refused must not make the next reset fail, too.
+        self._options = [{} for _ in range(self.num_envs)]
         goals = [tracker.take_goal(option) for option in options]
         self.venv.set_options(options)
         with errors.workers(self.venv):
@@ -521,7 +523,6 @@ class VecGoalBufferWrapper(VecEnvWrapper):
                 self._env_goals[row] if goal is None else goal for row, goal in enumerate(goals)
             ]
         self.reset_infos = list(current_reset_infos(self.venv))
-        self._options = [{} for _ in range(self.num_envs)]
 
         def move() -> NDArray[Any]:
             actions = [_random_action(self.action_space, info) for info in self.reset_infos]

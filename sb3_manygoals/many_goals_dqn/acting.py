@@ -33,6 +33,7 @@ from sb3_manygoals.many_goals_dqn.task_policy import (
 )
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.packing import as_packed
+from sb3_manygoals.validation import as_held
 from sb3_manygoals.world import WorldModel
 
 
@@ -139,7 +140,7 @@ class ActingMixin(ModelPart):
             return np.full(len(tensors["observation"]), -1, dtype=np.int64)
         assert model.goal_buffer is not None
         observations, goals = (
-            tensors[key].cpu().numpy().astype(model.observation_space[key].dtype, copy=False)
+            as_held(tensors[key].cpu().numpy(), model.observation_space[key].dtype, key)
             for key in ("observation", "desired_goal")
         )
         state_ids, _ = model.goal_buffer.look_up(observations)
@@ -167,7 +168,10 @@ class ActingMixin(ModelPart):
             return
         met = None
         if model.goal_buffer is not None and not model.goals_in_replay:
-            met = model.goal_buffer.have_met(one[None].astype(model.goal_buffer.dtype))
+            own = converted(one[None], model.goal_buffer.goal_space)
+            # What the dtype of goals does not hold was not met.
+            if own.dtype == model.goal_buffer.dtype:
+                met = model.goal_buffer.have_met(own)
         check_inside(space, one[None], "desired_goal", met, numbered=False)
 
     @property

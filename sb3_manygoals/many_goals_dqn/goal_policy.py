@@ -21,6 +21,7 @@ from sb3_manygoals.many_goals_dqn.task_policy import planned_actions, save_polic
 from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.packing import as_packed
+from sb3_manygoals.validation import as_held
 from sb3_manygoals.world import WorldModel
 
 # So many pairs of state and goal are copied from a plan at a time.
@@ -141,8 +142,8 @@ class GoalPolicy(BasePolicy):
         # The channels of the tensor's images are where they belong.
         space = self.table.goals.observation_space
         actions = self.table.look_up(
-            observations.cpu().numpy().astype(space.dtype, copy=False),
-            goals.cpu().numpy().astype(self.table.goals.dtype, copy=False),
+            as_held(observations.cpu().numpy(), space.dtype, "observation"),
+            as_held(goals.cpu().numpy(), self.table.goals.dtype, "desired_goal"),
         )
         fill_in_greedy(actions, self.q_net, observations, goals, allowed)
         return actions if vectorized else actions[0], state

@@ -319,10 +319,16 @@ class PlannedTargets(Targets):
         def by_plan(states: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
             return np.maximum(self.plan.best_actions(states, goal_ids[rows]), 0)
 
-        reached = [
-            self._reached_share(states, goal_ids, act, most_steps, rng)
-            for act in (by_plan, by_network)
-        ]
+        # This is asked in the middle of an update, but the network acts as it will later.
+        was_training = network.training
+        network.eval()
+        try:
+            reached = [
+                self._reached_share(states, goal_ids, act, most_steps, rng)
+                for act in (by_plan, by_network)
+            ]
+        finally:
+            network.train(was_training)
         return reached[0] - reached[1]
 
     def _steps_to(self, value: float) -> int:

@@ -37,8 +37,9 @@ OWN_GOAL = -2
 """In place of the id of a goal that was pursued: it is no known goal, but kept itself."""
 # The share of the available memory that observations may take, and goals that are kept.
 _SHARE_OF_MEMORY = 0.9
-# Transitions of so many steps are read at a time.
+# Transitions of at most so many steps, and so many bytes of observations, are read at a time.
 _TIMES_AT_A_TIME = 1_000
+_BYTES_AT_A_TIME = 2**27
 # Of an episode, at most so many transitions before and after a given one are looked at.
 _REACH = 50
 # With fewer transitions nothing can be learned.
@@ -461,8 +462,9 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             return ids[..., 0], ids[..., 1]
         found = np.empty((2, n_times, self.n_envs), np.int64)
         # All observations at once might not fit into memory.
-        for begin in range(0, n_times, _TIMES_AT_A_TIME):
-            block = slice(begin, begin + _TIMES_AT_A_TIME)
+        at_a_time = self._times_at_a_time
+        for begin in range(0, n_times, at_a_time):
+            block = slice(begin, begin + at_a_time)
             for ids, seen in zip(found, self._rows_at(times[block]), strict=True):
                 ids[block] = states.ids(seen).reshape(-1, self.n_envs)
         return found[0], found[1]
@@ -484,11 +486,12 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         next_places = np.full_like(places, -1)
         ends = []
         n_seen = places.size
-        for begin in range(0, n_times, _TIMES_AT_A_TIME):
-            block = oldest_first[begin : begin + _TIMES_AT_A_TIME]
+        at_a_time = self._times_at_a_time
+        for begin in range(0, n_times, at_a_time):
+            block = oldest_first[begin : begin + at_a_time]
             seen[begin : begin + len(block)] = self.observations_at(block)[0]
-        for begin in range(0, n_times, _TIMES_AT_A_TIME):
-            block = oldest_first[begin : begin + _TIMES_AT_A_TIME]
+        for begin in range(0, n_times, at_a_time):
+            block = oldest_first[begin : begin + at_a_time]
             after = self.observations_at(block)[1]
             goes_on = np.zeros(after.shape[:2], np.bool_)
             following = seen[begin + 1 : begin + 1 + len(block)]
@@ -525,10 +528,17 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
             places = np.linspace(0, n_transitions - 1, n, dtype=np.int64)
         return self.observations_at(*np.divmod(places, self.n_envs))[1]
 
+    @property
+    def _times_at_a_time(self) -> int:
+        """Of so many steps the observations are in memory at the same time."""
+        size = 2 * self.n_envs * self.size_of_observation
+        return max(1, min(_TIMES_AT_A_TIME, _BYTES_AT_A_TIME // size))
+
     def _blocks(self) -> Iterator[slice]:
         """Yield slices of the times at which there are transitions."""
-        for begin in range(0, self.size(), _TIMES_AT_A_TIME):
-            yield slice(begin, min(begin + _TIMES_AT_A_TIME, self.size()))
+        at_a_time = self._times_at_a_time
+        for begin in range(0, self.size(), at_a_time):
+            yield slice(begin, min(begin + at_a_time, self.size()))
 
     def _rows_at(self, times: slice | NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return observations of s and s' of all environments, shape (n, *shape)."""

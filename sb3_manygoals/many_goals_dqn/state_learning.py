@@ -90,7 +90,8 @@ class StateLearningMixin(ModelPart):
         n_now = model.replay_buffer.size() * model.n_envs
         if model.replay_buffer.full:
             # Memory does not grow any more, but what is known of the world does.
-            n_now = max(n_now, model.num_timesteps)
+            # The steps of earlier trainings count, too.
+            n_now = max(n_now, model.num_timesteps, model.world.n_counted)
         has_grown = n_now >= _GROWTH * self._learned_from
         # A model that was loaded without its world has learned states, and knows none.
         if n_now == 0 or (states.is_known and not has_grown):

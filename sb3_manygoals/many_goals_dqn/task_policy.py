@@ -24,7 +24,7 @@ from sb3_manygoals.goals.spaces import check_numbers
 from sb3_manygoals.many_goals_dqn.planning import TransitionModel
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.packing import as_packed, unpacked
-from sb3_manygoals.validation import check_number
+from sb3_manygoals.validation import as_held, check_number
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, LearnedStates, WorldModel
 from sb3_manygoals.world.model import outcome_keys
 
@@ -182,7 +182,7 @@ class TaskPolicy(BasePolicy):
         if self.table is not None:
             # The channels of the tensor's images are where they belong.
             dtype = self.observation_space.dtype
-            observations = tensor.cpu().numpy().astype(dtype, copy=False)
+            observations = as_held(tensor.cpu().numpy(), dtype, "observation")
             self._follow_table(observations, actions, allowed)
         return actions if vectorized else actions[0], state
 

@@ -203,6 +203,17 @@ class RewardPredictor(OffPolicyAlgorithm):
         if _init_setup_model:
             self._setup_model()
 
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """
+        Go on in another environment, as in SB3.
+
+        :param env: an environment or a VecEnv, of as many environments as before
+        :param force_reset: whether to reset the environment before training goes on
+        """
+        super().set_env(env, force_reset)
+        # Nothing is known of it yet.
+        self._terminal_watch = TerminalWatch()
+
     def _update_current_progress_remaining(self, num_timesteps: int, total_timesteps: int) -> None:
         """Compute the share of training that is left, at least 0, also in the last rollout."""
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from gym_twoRooms import oracle
 from gym_twoRooms.env import TwoRoomsSwitchEnv
 from gym_twoRooms.layout import Layout
 from gym_twoRooms.mdp import compile_layout
@@ -130,13 +131,23 @@ def test_the_ceiling_of_the_default_map():
     assert reach_probabilities(PAPER, goals, 50).mean() == pytest.approx(0.985, abs=0.01)
 
 
-def test_the_ceiling_of_pairs_is_planned_for_some_goals_at_a_time(monkeypatch):
-    monkeypatch.setattr("gym_twoRooms.oracle.CHUNK", 3)
+@pytest.mark.parametrize(("name", "value"), [("CHUNK", 3), ("_MOST_PAIRS", 3 * SMALL.n_states + 1)])
+def test_the_ceiling_of_pairs_is_planned_for_some_goals_at_a_time(monkeypatch, name, value):
+    monkeypatch.setattr(f"gym_twoRooms.oracle.{name}", value)
+    n_goals = []
+    plan = oracle.reach_probabilities
+
+    def note(mdp, goals, horizon):
+        n_goals.append(len(goals))
+        return plan(mdp, goals, horizon)
+
+    monkeypatch.setattr(oracle, "reach_probabilities", note)
     starts, goals = np.random.default_rng(0).integers(SMALL.n_states, size=(2, 20))
     found = mastery_ceiling(SMALL, 12)(SMALL.observe(starts), SMALL.observe(goals))
     np.testing.assert_allclose(
         found, reach_probabilities(SMALL, np.arange(SMALL.n_states), 12)[starts, goals]
     )
+    assert max(n_goals) == 3
 
 
 def test_the_oracle_takes_the_expected_steps():

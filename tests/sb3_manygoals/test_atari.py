@@ -338,6 +338,15 @@ def test_a_saved_state_stays_as_it_was():
     assert_same(state, untouched)
 
 
+def test_users_may_write_into_what_they_are_shown():
+    """As a wrapper does that hides the score."""
+    env = AtariVecEnv("pong", 1, seed=0, noop_max=0)
+    env.reset()[:] = 0
+    for _ in range(5):
+        env.step(np.array([0]))[0][:] = 0
+    set_env_state(AtariVecEnv("pong", 1, noop_max=0), get_env_state(env))
+
+
 def test_other_vector_environments_keep_what_they_say_of_themselves():
     ours = AtariVecEnv("pong", 1)
     assert ours.vector_env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
@@ -356,8 +365,12 @@ def test_bad_input_is_refused():
             env.step(actions)
     env.step(np.array([0, 3], dtype=np.int32))
     env.set_options({"difficulty": 1})
+    env._scores[:] = 7
     with pytest.raises(ValueError, match=r"no options, got {'difficulty': 1}"):
         env.reset()
+    # The games go on.
+    assert env.get_checkpoint_state()["scores"].tolist() == [7, 7]
+    env.reset()
     assert [rom_id(name) for name in ("MsPacman", "ms_pacman", "MS PACMAN")] == ["ms_pacman"] * 3
     for arguments, message in (
         ({"game": "Asault"}, r"no game 'Asault'; did you mean assault"),

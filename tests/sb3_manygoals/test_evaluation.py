@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pandas as pd
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from scipy import stats
@@ -172,6 +173,29 @@ def test_the_environments_one_trains_in_give_the_same_mastery_and_masks(mode):
     expected = outcome(AutoresetMode.NEXT_STEP)
     assert 0 < (expected > 0).mean() < 1
     np.testing.assert_array_equal(outcome(mode), expected)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP])
+def test_masks_may_come_with_resets_alone(mode):
+    class Masking(gym.Env):
+        observation_space = spaces.Discrete(5)
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.cell = 0
+            return 0, {"action_mask": np.ones(2, np.int8)}
+
+        def step(self, action):
+            self.cell += 1
+            return self.cell, 0.0, False, self.cell == 2, {}
+
+    class First:
+        def predict(self, observation, deterministic=False):
+            return np.zeros(len(observation["observation"]), int), None
+
+    env = SyncVectorEnv([Masking] * 2, autoreset_mode=mode)
+    assert evaluate_mastery(First(), env, np.array([1, 3]), max_steps=6).rate == 0.5
 
 
 def test_the_interval_is_the_bootstraps():

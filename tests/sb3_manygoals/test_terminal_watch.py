@@ -226,6 +226,19 @@ def test_every_learner_notices(learn, vector):
     learn(vector(copying))
 
 
+def test_other_environments_are_looked_at_anew():
+    model = RewardPredictor("MlpPolicy", dummy(copying), learning_starts=700).learn(700)
+    assert model._terminal_watch.done
+    model.set_env(dummy(Reusing))
+    with pytest.warns(UserWarning, match=CERTAIN):
+        model.learn(200)
+    callback = ManyGoalsCallback(beta=0.0)
+    a2c = A2C(AuxiliaryActorCriticPolicy, dummy(copying)).learn(700, callback)
+    a2c.set_env(dummy(Reusing))
+    with pytest.warns(UserWarning, match=CERTAIN):
+        a2c.learn(200, callback)
+
+
 def test_evaluation_of_mastery_notices():
     goals = np.full((2, 1), 20, np.float32)
     for mode in AutoresetMode:

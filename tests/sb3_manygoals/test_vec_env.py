@@ -192,6 +192,11 @@ def test_what_a_native_world_can_do_for_all_environments_only():
             ours.reset()
         # The options are gone, so that the next reset can be made.
         ours.reset()
+    for env in (ours, VecGoalBufferWrapper(DummyVecEnv([lambda: gym.make(SMALL)]))):
+        env.set_options({"colour": 1})
+        with pytest.raises(ValueError, match=r"Unknown reset options \['colour'\]"):
+            env.reset()
+        env.reset()
     assert not ours.can_reset_single_envs
 
 

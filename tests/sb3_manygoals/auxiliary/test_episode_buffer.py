@@ -387,6 +387,11 @@ def test_bad_input_is_refused():
     after = np.array([[0, 0, 1, 2]], np.uint8)
     with pytest.raises(ValueError, match="before the first episode has ended"):
         buffer.sample(1, 1, np.random.default_rng())
+    buffer.start(begin)
+    with pytest.raises(ValueError, match="a reward that is not finite"):
+        buffer.add([0], [np.nan], [True], after, [{"terminal_observation": after[0]}])
+    # Nothing was kept.
+    assert len(buffer) == 0
 
     def refused(message, observations, reward=0.0, done=False, **info):
         n = len(observations)
@@ -416,7 +421,7 @@ def test_bad_input_is_refused():
     refused("does not begin with the newest frames", begin)
     buffer.start(begin)
     refused(
-        "the return of an episode of environment 0 is nan",
+        "environment 0 gave a reward that is not finite: nan",
         begin,
         np.nan,
         True,

@@ -607,6 +607,18 @@ def test_nearby_pairs_are_exactly_those_of_all_pairs(centers, radius, data):
     assert (np.diff(goals) >= 0).all()
 
 
+def test_too_many_numbers_for_a_tree_are_compared_in_parts(monkeypatch):
+    rng = np.random.default_rng(0)
+    achieved = rng.integers(9, size=(40, 2)).astype(np.float64)
+    desired = rng.integers(9, size=(30, 2)).astype(np.float64)
+    achievement = Achievement(PLANE, reached=2.0)
+    by_tree = achievement.pairs(achieved, desired)
+    monkeypatch.setattr(Achievement, "_pairs_within", None)
+    monkeypatch.setattr("sb3_manygoals.goals.achievement._MOST_NUMBERS_IN_TREE", 139)
+    for found, expected in zip(achievement.pairs(achieved, desired), by_tree, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("reached", [None, 0.5, near])
 def test_pairs_of_nothing_are_none(reached):
     achievement = Achievement(PLANE, reached=reached)

@@ -273,6 +273,11 @@ def test_the_state_of_another_buffer_is_refused(other, message):
     assert buffer.ids(buffer.observations) == [0]
 
 
+def test_arguments_of_states_need_their_class():
+    with pytest.raises(ValueError, match=r"state_kwargs are arguments of state_class, .*n_updates"):
+        GoalBuffer(PIXELS, state_kwargs={"n_updates": 5})
+
+
 def test_a_state_that_does_not_hold_out_what_a_buffer_does_is_refused():
     space = spaces.Discrete(6)
     state = GoalBuffer(space, held_out=np.array([2])).get_checkpoint_state()

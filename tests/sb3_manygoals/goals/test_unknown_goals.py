@@ -377,6 +377,24 @@ def test_a_single_goal_is_looked_at_whatever_holds_its_numbers():
         model.predict({"observation": here, "desired_goal": [2.5, 2.5]})
 
 
+@pytest.mark.parametrize("number", [256, 259, -251])
+def test_whole_numbers_that_the_dtype_does_not_hold_are_no_known_goals(number):
+    """In uint8, they would be 0, 3 and 5."""
+    space = spaces.Box(0, 255, (2,), np.uint8)
+    model = make_model(Grid(space, last=5)).learn(200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Not all goals may be planned.
+        policy = model.goal_policy()
+    query = {"observation": np.zeros(2, np.int64), "desired_goal": np.array([0, number])}
+    for actor in (model, policy):
+        with pytest.raises(ValueError, match=f"desired_goal .*{number}"):
+            actor.predict(query)
+    # All of a batch are looked at where a plan acts.
+    batch = {name: part[None].repeat(2, axis=0) for name, part in query.items()}
+    with pytest.raises(ValueError, match=f"desired_goal must have numbers that uint8 .*{number}"):
+        policy.predict(batch)
+
+
 def test_numbers_of_states_are_looked_at_also_where_they_are_floats():
     model = make_model(NumberedCorridor(6)).learn(200)
     with pytest.raises(ValueError, match="desired_goal must be of the observation space"):

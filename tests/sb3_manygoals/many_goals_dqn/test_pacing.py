@@ -119,6 +119,25 @@ def test_a_rhythm_of_sb3_is_kept_as_it_is():
     assert steps_of_updates(model, 1_500) == list(range(30, 1_501, 10))
 
 
+class Dropping(th.nn.Sequential):
+    """Random in training."""
+
+    def __init__(self):
+        super().__init__(th.nn.ReLU(), th.nn.Dropout(0.8))
+
+
+def test_failures_are_those_of_the_network_as_it_acts():
+    """They are asked for in the middle of an update, in training mode."""
+    policy_kwargs = {"net_arch": [16], "activation_fn": Dropping, "ema_decay": 0.0}
+    model = make_model(Corridor(), policy_kwargs=policy_kwargs, learning_starts=100).learn(600)
+    found = []
+    for training in (True, False):
+        model.policy.set_training_mode(training)
+        found.append(model.targets.failures(np.random.default_rng(0)))
+        assert model.q_net.training == training
+    assert found[0] == found[1]
+
+
 def test_failures_are_those_of_the_network_beside_the_plan():
     model = make_model(Corridor(12), learning_rate=None).learn(3_000)
     rng = np.random.default_rng(0)
