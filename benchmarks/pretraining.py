@@ -193,16 +193,13 @@ def _pretrain(config: PretrainingConfig, folder: Path, model: A2C) -> float:
     (folder / "pretraining").mkdir(exist_ok=True)
     learner = make_learner(config)
     clock = recording.Clock()
-    newest = read_newest(folder / "pretraining" / "checkpoints")
-    # Earlier versions did not measure the time.
-    is_timed = newest is None or "clock" in newest[1]["extras"]
     recording.train(
         config,
         learner,
         config.pretrain_steps,
         folder,
         [clock],
-        {"clock": clock} if is_timed else {},
+        {"clock": clock} if _is_timed(folder / "pretraining" / "checkpoints") else {},
         log_interval=20,
         part="pretraining",
     )
@@ -213,3 +210,9 @@ def _pretrain(config: PretrainingConfig, folder: Path, model: A2C) -> float:
     set_generators(generators)
     model.num_timesteps = config.pretrain_steps
     return clock.training_seconds
+
+
+def _is_timed(checkpoints_of_pretraining: Path) -> bool:
+    """Return whether checkpoints have the time of pre-training. Earlier versions wrote none."""
+    newest = read_newest(checkpoints_of_pretraining, fallback=True)
+    return newest is None or "clock" in newest[1]["extras"]

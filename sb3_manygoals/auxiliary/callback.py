@@ -319,6 +319,9 @@ class AuxiliaryCallback(BaseCallback):
         is_reset = self.locals["reset_num_timesteps"]
         is_another = self._last_env is not None and self._last_env is not venv
         marks = self._marks
+        # After a reset by SB3, it knows what all environments show.
+        is_shown_anew = shown is not self._observations_after
+        was_reset = is_shown_anew and bool(np.all(self.model._last_episode_starts))
         self._last_env = venv
         if is_another:
             self._terminal_watch = TerminalWatch()
@@ -328,10 +331,9 @@ class AuxiliaryCallback(BaseCallback):
             shown,
             keep_ongoing=not (is_reset or is_another),
             are_new=self.model._last_episode_starts,
-            # If SB3 has reset the environments, it knows what they show.
             have_moved=not is_reset
             and not is_another
-            and shown is self._observations_after
+            and not was_reset
             and marks not in (None, marks_of(venv)),
         )
         is_monitored = is_vecenv_wrapped(venv, VecMonitor) or any(venv.env_is_wrapped(Monitor))

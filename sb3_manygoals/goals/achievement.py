@@ -16,6 +16,7 @@ from scipy.spatial import cKDTree
 from sb3_manygoals.checkpoint.functions import UnsavedFunction, identity_of
 from sb3_manygoals.goals.sources import EnvReached
 from sb3_manygoals.goals.spaces import check_goal_space, check_inside, identical
+from sb3_manygoals.memory_limits import share_of_memory
 from sb3_manygoals.validation import check_number
 
 GoalFunction = Callable[[NDArray[Any]], Any]
@@ -33,8 +34,8 @@ whether each achievement reaches the goal beside it, shape ``(n,)``.
 _PAIRS_AT_A_TIME = 2**18
 # All achievements that are compared at a time have at most so many numbers together.
 _NUMBERS_AT_A_TIME = 2**22
-# If all achievements and goals together have more numbers, no tree is made of them.
-_MOST_NUMBERS_IN_TREE = 2**25
+# If all achievements and goals together take more of the available memory, no tree is made of them.
+_SHARE_OF_TREE = 0.25
 # Two computations of a distance differ by less than this share of it.
 _ROUNDING = 1e-9
 
@@ -247,9 +248,9 @@ class Achievement:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         # A tree of all achievements does not pay for one goal.
         if self.reached is not None and not callable(self.reached) and len(desired) > 1:
-            # The tree needs all of them in double precision at once.
+            # The tree needs all of them in double precision at once, some of them twice.
             n_numbers = (len(achieved) + len(desired)) * math.prod(self.shape)
-            if n_numbers <= _MOST_NUMBERS_IN_TREE:
+            if 2 * n_numbers * np.dtype(np.float64).itemsize <= share_of_memory(_SHARE_OF_TREE):
                 return self._pairs_within(self.reached, achieved, desired)
         parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         at_a_time = max(1, _PAIRS_AT_A_TIME // len(achieved))

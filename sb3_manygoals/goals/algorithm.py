@@ -14,11 +14,10 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_manygoals.goals.moved_worlds import check_evaluators, inner_callbacks, marks_of
-from sb3_manygoals.goals.spaces import converted
 from sb3_manygoals.goals.wrapper import copy_vec_env
 from sb3_manygoals.goals.wrapping import as_goal_vec_env, goal_trackers
 from sb3_manygoals.random_streams import Stream, generator
-from sb3_manygoals.validation import check_number
+from sb3_manygoals.validation import check_number, is_held
 
 SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalAlgorithm")
 
@@ -165,8 +164,9 @@ class GoalAlgorithm(OffPolicyAlgorithm):
             return
         if desired.shape != goals.shape or desired.dtype.kind not in "iubf":
             return
-        own = converted(desired[None], goals.goal_space)
-        if own.dtype != goals.dtype:
+        with np.errstate(invalid="ignore", over="ignore"):
+            own = desired[None].astype(goals.dtype)
+        if not is_held(desired[None], own):
             return
         message = goals.describe_unknown(own)
         if message is not None:

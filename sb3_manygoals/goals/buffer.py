@@ -28,7 +28,7 @@ from sb3_manygoals.goals.spaces import (
     shown,
 )
 from sb3_manygoals.memory_limits import check_memory, share_of_memory
-from sb3_manygoals.packing import are_floats
+from sb3_manygoals.packing import are_floats, as_packed
 from sb3_manygoals.validation import check_count
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, LearnedStates, StateKey
 from sb3_manygoals.world.examples import EXAMPLES_PER_STATE
@@ -125,8 +125,9 @@ class GoalBuffer:
             given: dict[str, Any] = {"state_key": state_key, "goal": goal, "reached": reached}
             kinds = source.kinds_of_goals({**given, "goal_space": goal_space})
             state_key = kinds["state_key"]
-            if goal is None and held_out is not None:
-                held_out = source.array(held_out)
+            # What other goal buffers hold out is packed already.
+            if goal is None:
+                held_out = as_packed(held_out, source.packed)
             goal = kinds["goal"]
             observation_space = source.packed
         self.observation_shape, self.observation_dtype = check_goal_space(observation_space)
@@ -942,8 +943,11 @@ class GoalBuffer:
             given capacity, if it lacks what is held out here, or if it is damaged
         """
         check_same("a goal buffer", state, self._kind())
-        own = self._held_out.observations
-        if len(own) and not _has_all(state["held_out"], own):
+        n_held_out = len(self._held_out)
+        saved_held_out = self.check_shape(state["held_out"], "what is held out")
+        # They are compared as goals are, for example by the keys of their states.
+        found = self._held_out.ids(saved_held_out)
+        if len(np.setdiff1d(np.arange(n_held_out), found)):
             raise CheckpointError(
                 "the checkpoint is of a goal buffer that does not hold out what this one does: give"
                 " the same held_out"
@@ -961,11 +965,6 @@ class GoalBuffer:
         self._restore(
             state["states"], state["state_ids"], state["held_out"], int(state["capacity"])
         )
-
-
-def _has_all(rows: NDArray[Any], wanted: NDArray[Any]) -> bool:
-    """Return whether all of some arrays are among others, byte for byte."""
-    return {row.tobytes() for row in wanted} <= {row.tobytes() for row in np.asarray(rows)}
 
 
 def _is_of_examples(name: str) -> bool:

@@ -137,7 +137,7 @@ class ObservationSource:
         found = dict(kinds)
         part = "observation" if self.is_goal_env else None
         if kinds["state_key"] is not None:
-            found["state_key"] = OfUnpacked(kinds["state_key"], self.packed, part)
+            found["state_key"] = self._of_unpacked(kinds["state_key"], part)
         if not self.is_goal_env:
             if kinds["reached"] is not None and kinds["goal"] is None:
                 raise ValueError(
@@ -145,7 +145,7 @@ class ObservationSource:
                     "that returns the part that counts"
                 )
             if kinds["goal"] is not None:
-                found["goal"] = OfUnpacked(kinds["goal"], self.packed, None)
+                found["goal"] = self._of_unpacked(kinds["goal"], None)
             return found
         if kinds["goal"] is not None or kinds["goal_space"] is not None:
             raise ValueError(
@@ -161,12 +161,19 @@ class ObservationSource:
                 "achieved_goal and desired_goal must be of one shape and kind of dtype, got "
                 f"{space} and {desired}"
             )
-        found["goal"] = OfUnpacked(_itself, self.packed, "achieved_goal")
+        found["goal"] = self._of_unpacked(_itself, "achieved_goal")
         found["goal_space"] = space
         if kinds["reached"] is None:
             assert call_env is not None
             found["reached"] = EnvReached(space, call_env)
         return found
+
+    def _of_unpacked(self, function: Callable[[Any], Any], part: str | None) -> OfUnpacked:
+        """Return a user's function for packed observations, unless it is one already."""
+        if isinstance(function, OfUnpacked):
+            return function
+        assert self.packed is not None
+        return OfUnpacked(function, self.packed, part)
 
 
 def _itself(achieved: NDArray[Any]) -> NDArray[Any]:

@@ -33,7 +33,7 @@ from sb3_manygoals.many_goals_dqn.task_policy import (
 )
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.packing import as_packed
-from sb3_manygoals.validation import as_held
+from sb3_manygoals.validation import as_held, is_held
 from sb3_manygoals.world import WorldModel
 
 
@@ -168,9 +168,10 @@ class ActingMixin(ModelPart):
             return
         met = None
         if model.goal_buffer is not None and not model.goals_in_replay:
-            own = converted(one[None], model.goal_buffer.goal_space)
+            with np.errstate(invalid="ignore", over="ignore"):
+                own = one[None].astype(model.goal_buffer.dtype)
             # What the dtype of goals does not hold was not met.
-            if own.dtype == model.goal_buffer.dtype:
+            if is_held(one[None], own):
                 met = model.goal_buffer.have_met(own)
         check_inside(space, one[None], "desired_goal", met, numbered=False)
 

@@ -608,6 +608,20 @@ def test_environments_that_sb3_resets_have_not_been_moved():
     assert walks_of(callback.episodes) == [(True, 100.0, list(range(51)))] * 2
 
 
+@pytest.mark.parametrize("n_between", [5, 50])
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_trainings_without_the_callback_make_no_transitions(n_between, evaluated):
+    callback = ManyGoalsCallback(beta=0.0)
+    model = build(make_vec_env(Paying, 1), {}).learn(60, callback)
+    model.learn(n_between, reset_num_timesteps=False)
+    if evaluated:
+        evaluate_policy(model, model.get_env(), 1)
+    model.learn(100, callback, reset_num_timesteps=False)
+    for is_complete, _, seen in walks_of(callback.episodes):
+        assert seen == list(range(int(seen[0]), int(seen[-1]) + 1))
+        assert is_complete == (seen[0] == 0)
+
+
 @pytest.mark.parametrize("used", [False, True])
 def test_what_was_restored_goes_on_also_in_a_callback_that_was_used(used):
     first = ManyGoalsCallback(beta=0.0)

@@ -614,7 +614,9 @@ def test_too_many_numbers_for_a_tree_are_compared_in_parts(monkeypatch):
     achievement = Achievement(PLANE, reached=2.0)
     by_tree = achievement.pairs(achieved, desired)
     monkeypatch.setattr(Achievement, "_pairs_within", None)
-    monkeypatch.setattr("sb3_manygoals.goals.achievement._MOST_NUMBERS_IN_TREE", 139)
+    # The 70 points have two numbers each.
+    n_bytes = 2 * 70 * 2 * 8
+    monkeypatch.setattr("sb3_manygoals.goals.achievement.share_of_memory", lambda _: n_bytes - 1)
     for found, expected in zip(achievement.pairs(achieved, desired), by_tree, strict=True):
         np.testing.assert_array_equal(found, expected)
 

@@ -273,6 +273,19 @@ def test_the_state_of_another_buffer_is_refused(other, message):
     assert buffer.ids(buffer.observations) == [0]
 
 
+def test_what_is_held_out_by_another_look_is_the_same():
+    def cell(observation):
+        return observation[0]
+
+    space = spaces.Box(0, 9, (2,), np.uint8)
+    buffers = [
+        GoalBuffer(space, held_out=np.array([[3, look]], np.uint8), state_key=cell)
+        for look in (1, 2)
+    ]
+    buffers[0].set_checkpoint_state(buffers[1].get_checkpoint_state())
+    assert buffers[0].is_held_out(np.array([[3, 7]], np.uint8)).all()
+
+
 def test_arguments_of_states_need_their_class():
     with pytest.raises(ValueError, match=r"state_kwargs are arguments of state_class, .*n_updates"):
         GoalBuffer(PIXELS, state_kwargs={"n_updates": 5})

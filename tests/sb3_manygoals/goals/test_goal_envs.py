@@ -495,6 +495,11 @@ def test_a_goal_buffer_of_ones_own_takes_observations_of_several_parts():
     for action in (1, 1, 0, 1):
         env.step(action)
     assert len(keyed) == 2
+    # What a goal buffer says of itself makes another one.
+    for buffer in (keyed, GoalBuffer(space, held_out=held_out)):
+        again = GoalBuffer(space, **buffer.config)
+        again.add(again.observation_space.pack(seen[0])[None])
+        assert len(again) == (buffer is keyed)
     with pytest.raises(TypeError, match=r"is that of a GoalEnv.* put GoalBufferWrapper"):
         GoalBuffer(Sparse().observation_space)
 

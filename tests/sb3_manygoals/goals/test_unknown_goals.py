@@ -377,6 +377,19 @@ def test_a_single_goal_is_looked_at_whatever_holds_its_numbers():
         model.predict({"observation": here, "desired_goal": [2.5, 2.5]})
 
 
+def test_goals_as_floats_are_those_of_their_whole_numbers():
+    class Beyond(Grid):
+        def show(self):
+            return super().show() + np.uint8(9)
+
+    model = make_model(Beyond(spaces.Box(0, 10, (2,), np.uint8), last=3)).learn(200)
+    here = np.array([9, 9], np.uint8)
+    # It is outside of its Box, but it was met.
+    model.predict({"observation": here, "desired_goal": np.array([9.0, 11.0])})
+    with pytest.warns(UserWarning, match="not known to the model"):
+        model.predict({"observation": here, "desired_goal": np.array([0.0, 2.0])})
+
+
 @pytest.mark.parametrize("number", [256, 259, -251])
 def test_whole_numbers_that_the_dtype_does_not_hold_are_no_known_goals(number):
     """In uint8, they would be 0, 3 and 5."""
