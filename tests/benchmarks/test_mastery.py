@@ -608,9 +608,26 @@ def test_a_plan_is_measured_by_learned_states_as_the_network_is(own_world, tmp_p
         "updates_per_step": 0.05,
     }
     given = json.dumps(merged(TINY, learned))
-    options = {"total_steps": 1_200, "n_envs": 1, "eval_steps": 20, "output": tmp_path / "runs"}
-    with pytest.warns(UserWarning, match="is judged by the states that the model has"):
-        folder = config(env_id=f"{own_world}:Noisy-v0", agent_kwargs=given, **options).run()
+    sizes = (
+        "--total-steps",
+        "1200",
+        "--n-envs",
+        "1",
+        "--eval-steps",
+        "20",
+        "--final-episodes",
+        "2",
+    )
+    options = (
+        *sizes,
+        "--agent-kwargs",
+        given,
+        "--no-progress-bar",
+        "--output",
+        str(tmp_path / "runs"),
+    )
+    printed("mastery", "--world", f"{own_world}:Noisy-v0", *options)
+    (folder,) = (tmp_path / "runs").iterdir()
     (summary,) = rows_of(folder / "summary.csv")
     # By bytes, it would be 0.
     assert float(summary["plan"]) > 0.5

@@ -12,6 +12,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
+from sb3_manygoals.auxiliary import EpisodeBuffer
 from sb3_manygoals.goals import LearningProgressSelector
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
 from sb3_manygoals.networks import PaddedCNN
@@ -311,7 +312,7 @@ def test_a_gamma_of_0_is_learned_where_values_are_bootstrapped():
 def test_the_wrappers_that_an_error_names_make_goals_of_observations(world):
     pytest.importorskip("minigrid")
     with pytest.raises(TypeError, match="cannot be treated as a space of goals") as caught:
-        GoalBuffer(world().observation_space)
+        EpisodeBuffer(world().observation_space)
     ways = str(caught.value).partition("is one such array: ")[2].split("; or ")
     assert ways
     for way in ways:
