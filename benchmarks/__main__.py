@@ -17,6 +17,7 @@ import tyro
 
 from benchmarks.report import PastRunError
 from benchmarks.suite import SuiteError
+from benchmarks.suite.attempt import Stopped
 from benchmarks.worlds import SettingError
 from gym_twoRooms.layout import LayoutError
 from sb3_manygoals.checkpoint import CheckpointError
@@ -140,11 +141,13 @@ def main() -> None:
         config.run()
     except (LayoutError, CheckpointError, PastRunError, SettingError, SuiteError) as error:
         sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit(
+    except (KeyboardInterrupt, Stopped) as end:
+        print(
             "stopped: a run that writes checkpoints goes on with --resume and its folder, "
-            "a study with the same command"
+            "a study with the same command; anything else begins anew",
+            file=sys.stderr,
         )
+        sys.exit(end.code if isinstance(end, Stopped) else 1)
 
 
 def load(path: str) -> Any:

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -77,19 +77,31 @@ class FaultsConfig:
         recording.write_config(folder, self)
         _prepare_forks()
         rows: list[Row] = []
-        with TemporaryDirectory(prefix="faults-") as temporary:
-            # A trial that has given up its rights must still find its folder.
-            os.chmod(temporary, 0o755)
-            for number, (name, learners) in enumerate(LEARNERS.items()):
-                rows += self._faults_of_saves(name, learners, Path(temporary) / str(number))
-                rows += self._faults_of_data(name)
-        found = pd.DataFrame(rows, columns=["fault", "learner", "outcome", "trials", "example"])
-        found["example"] = found["example"].str.replace(f"{temporary}/", "").str[:LONGEST_EXAMPLE]
-        found.to_csv(folder / "faults.csv", index=False)
+        found = _table_of(rows, "")
+        # A trial that has given up its rights must still find its folder.
+        mask = os.umask(0o022)
+        try:
+            with TemporaryDirectory(prefix="faults-") as temporary:
+                os.chmod(temporary, 0o755)
+                for of_fault in self._faults(Path(temporary)):
+                    rows += of_fault
+                    found = _table_of(rows, temporary)
+                    # A stop leaves the faults before it.
+                    found.to_csv(folder / "faults.csv", index=False)
+        finally:
+            os.umask(mask)
         print(f"\n{table(found)}\n\nwritten to {folder}")
         return folder
 
-    def _faults_of_saves(self, name: str, learners: tuple[Learner, ...], work: Path) -> list[Row]:
+    def _faults(self, work: Path) -> Iterator[list[Row]]:
+        """Do everything to all learners; yield the rows of one fault after the other."""
+        for number, (name, learners) in enumerate(LEARNERS.items()):
+            yield from self._faults_of_saves(name, learners, work / str(number))
+            yield from self._faults_of_data(name)
+
+    def _faults_of_saves(
+        self, name: str, learners: tuple[Learner, ...], work: Path
+    ) -> Iterator[list[Row]]:
         """Kill, damage and hinder runs of learners, which take turns."""
         wholes = [
             undisturbed(learner, work / f"undisturbed-{number}")
@@ -105,28 +117,26 @@ class FaultsConfig:
             "disk full": (trials.fill_disk, self.full_disks),
             "no write permission": (trials.forbid_writing, self.others),
         }
-        rows = []
         for fault, (function, n_trials) in faults.items():
             results = []
             for number in range(n_trials):
                 turn = number % len(learners)
                 rng = self._generator(fault, number)
-                trial = Trial(learners[turn], wholes[turn], work / "trial", rng, number)
+                # Each learner has its own numbers, so that it meets even and odd ones.
+                of_learner = number // len(learners)
+                trial = Trial(learners[turn], wholes[turn], work / "trial", rng, of_learner)
                 results.append(function(trial))
                 shutil.rmtree(work / "trial")
-            rows += _summed_up(fault, name, results)
-        return rows
+            yield _summed_up(fault, name, results)
 
-    def _faults_of_data(self, name: str) -> list[Row]:
+    def _faults_of_data(self, name: str) -> Iterator[list[Row]]:
         """Train a learner in environments that misbehave."""
-        rows = []
         for fault in (*BAD_STEPS, WORKER_KILLED):
             results = [
                 bad_data(fault, name, self._generator(fault, number))
                 for number in range(self.others)
             ]
-            rows += _summed_up(fault, name, results)
-        return rows
+            yield _summed_up(fault, name, results)
 
     def _generator(self, fault: str, number: int) -> np.random.Generator:
         """Return the generator of a trial, which is the same for all learners."""
@@ -146,6 +156,14 @@ def table(found: pd.DataFrame) -> str:
         cells = [_cell(rows[rows["learner"] == name]) for name in names]
         lines.append(f"| {fault} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _table_of(rows: list[Row], temporary: str) -> pd.DataFrame:
+    """Return what ``faults.csv`` has, without names of temporary folders."""
+    found = pd.DataFrame(rows, columns=["fault", "learner", "outcome", "trials", "example"])
+    examples = found["example"].astype(str)
+    found["example"] = examples.str.replace(f"{temporary}/", "").str[:LONGEST_EXAMPLE]
+    return found
 
 
 def _cell(rows: pd.DataFrame) -> str:

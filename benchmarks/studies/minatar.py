@@ -14,10 +14,9 @@ from typing import Literal
 import pandas as pd
 
 from benchmarks.auxiliary import WORLDS
-from benchmarks.pretraining import WORLDS as PRETRAINING
 from benchmarks.scores import read_table
 from benchmarks.studies.study import Options, Study, StudyConfig, carry_out, compared
-from benchmarks.suite import Result, SuiteError
+from benchmarks.suite import Result
 
 __all__ = ["carry_out"]
 
@@ -126,12 +125,6 @@ class MinAtarStudyConfig(StudyConfig):
     @property
     def study(self) -> Study:
         """The part that was chosen."""
-        # Pre-training has the same steps whatever the steps of a run.
-        least = PRETRAINING["minatar"].pretrain_steps
-        if self.part == "agents" and self.steps is not None and self.steps <= least:
-            raise SuiteError(
-                f"steps must be more than those of pre-training, {least}, got {self.steps}"
-            )
         return PARTS[self.part]
 
     def compare(self, finished: Iterable[Result]) -> pd.DataFrame:

@@ -17,15 +17,17 @@ import torch as th
 from benchmarks import recording
 from benchmarks.recording import RunConfig
 from benchmarks.scores import (
+    REFERENCES,
     Statistic,
     estimated,
     interquartile_mean,
     normalized,
     probability_of_improvement,
+    read_table,
 )
-from benchmarks.suite import Result, Spec, SuiteError, read_result, results
+from benchmarks.suite import Result, Spec, SuiteError, read_result
 from benchmarks.suite.run import SuiteConfig
-from benchmarks.suite.spec import write_whole
+from benchmarks.suite.spec import readable, write_whole
 
 Options = dict[str, Any]
 
@@ -93,6 +95,19 @@ class Study:
             if seed < self.most_seeds.get(agent, seeds)
         ]
 
+    def has(self, spec: Spec, steps: int | None = None) -> bool:
+        """
+        Return whether a run is of this study, whatever its seed.
+
+        :param spec: the run
+        :param steps: environment steps of a run; by default those of the study
+        :return: whether an agent of the study, with its options, is run in one of the games
+        """
+        agent = spec.agent.removeprefix(self.prefix)
+        if agent not in self.agents or not (self.any_game or spec.game in self.games):
+            return False
+        return spec == self._spec(agent, spec.game, spec.seed, steps)
+
     def _spec(self, agent: str, game: str, seed: int, steps: int | None) -> Spec:
         """Return the spec of one run."""
         settings = {"command": self.command, **self.agents[agent]}
@@ -145,34 +160,54 @@ def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
     :return: the numbers in ``summary.csv``; or those in ``score.json``, with :func:`mean_return`,
         :func:`steps_to_half` and :func:`shares`
     """
-    own = folder / spec.agent / "run"
+    own = folder / _part_of_path(spec.agent) / "run"
     recording.carry_out(configuration(spec), own)
     if (own / "score.json").exists():
         found: dict[str, Any] = json.loads((own / "score.json").read_text(encoding="utf-8"))
         curve = own / "curve.csv"
         score = found["score"]
-        found |= {"mean_return": mean_return(curve), "steps_to_half": steps_to_half(curve, score)}
+        found |= {
+            "mean_return": mean_return(curve, random_score(spec.game)),
+            "steps_to_half": steps_to_half(curve, score),
+        }
         return found | shares(own / "progress.csv")
     row = pd.read_csv(own / "summary.csv", dtype=str).iloc[0]
     numbers = row.drop(["world", "agent", "seed", "targets"]).dropna().astype(float)
     return numbers.to_dict()  # type: ignore[no-any-return]
 
 
-def mean_return(curve: Path) -> float:
+def _part_of_path(agent: str) -> str:
+    """Return the name of an agent as the name of a folder, which is the same if it may be."""
+    is_plain = agent == Path(agent).name and agent != ".." and "\\" not in agent
+    return agent if is_plain else readable(agent) or "agent"
+
+
+def random_score(game: str) -> float:
+    """
+    Return the score of random play.
+
+    :param game: a game, or the id of an environment
+    :return: the score; 0, if there is none in the tables of scores
+    """
+    tables = [read_table(name) for name in REFERENCES]
+    return next((float(each["random"][game]) for each in tables if game in each.index), 0.0)
+
+
+def mean_return(curve: Path, before: float = 0.0) -> float:
     """
     Return the mean of the returns while training.
 
-    A row of the curve counts for the steps since the row before. Steps before the first row, as
-    those of pre-training, count as 0.
+    A row of the curve counts for the steps since the row before.
 
     :param curve: ``curve.csv``, which need not be there
-    :return: the mean, 0 before an episode has ended
+    :param before: the return that steps before the first row count for, as those of pre-training
+    :return: the mean; ``before``, if no episode has ended
     """
     rows = pd.read_csv(curve, float_precision="round_trip") if curve.exists() else pd.DataFrame()
     if rows.empty:
-        return 0.0
+        return before
     gained: float = sum((rows["step"].diff() * rows["episode_return"])[1:].tolist())
-    return gained / int(rows["step"].iloc[-1])
+    return (gained + int(rows["step"].iloc[0]) * before) / int(rows["step"].iloc[-1])
 
 
 def steps_to_half(curve: Path, score: float | None) -> int | None:
@@ -208,6 +243,12 @@ def shares(progress: Path) -> dict[str, float]:
     }
 
 
+def _known_value(run: Result, measure: str) -> float:
+    """Return a measure of a run, or the score of random play if no episode has ended."""
+    value = run.values[measure]
+    return random_score(run.spec.game) if value is None else float(value)
+
+
 def compared(
     finished: Iterable[Result],
     base: str,
@@ -220,7 +261,7 @@ def compared(
     A row has a statistic of the scores after training, and of the mean returns on the way there;
     the probability that a run is better than one of the base; and the mean in each game. For two
     seeds or more there are bootstrap intervals (95%). A run in which no episode has ended counts
-    as 0.
+    as random play; as 0, if its game has no score of random play.
 
     :param finished: results of runs
     :param base: name of the agent that others are compared with
@@ -230,7 +271,7 @@ def compared(
     """
     runs = [
         {"agent": run.spec.agent, "game": run.spec.game, "seed": run.spec.seed}
-        | {measure: float(run.values[measure] or 0.0) for measure in MEASURES}
+        | {measure: _known_value(run, measure) for measure in MEASURES}
         for run in finished
     ]
     if not runs:
@@ -291,39 +332,64 @@ class StudyConfig(SuiteConfig, ABC):
 
     def note_finished(self) -> None:
         """Write ``runs.csv``, a row for each run below the root that has finished."""
-        found = [read_result(path.parent) for path in sorted(self.root.glob("*/result.json"))]
         rows = [
             {"agent": run.spec.agent, "game": run.spec.game, "seed": run.spec.seed}
             | {"steps": run.spec.steps, "attempts": run.attempts}
             | dict(run.values)
-            for run in found
+            for run in self._finished()
         ]
         if rows:
             table = pd.DataFrame(rows).sort_values(["agent", "game", "seed", "steps"])
             write_whole(self.root / "runs.csv", table.to_csv(index=False))
+
+    def _finished(self) -> list[Result]:
+        """Read the results below the root. What cannot be read must not stop other runs."""
+        found = []
+        for path in sorted(self.root.glob("*/result.json")):
+            try:
+                found.append(read_result(path.parent))
+            except SuiteError as error:
+                print(f"left out: {error}", flush=True)
+        return found
+
+    @property
+    def comparison(self) -> Path:
+        """The file of the comparison. Parts of a study but the first have files of their own."""
+        part = getattr(self, "part", None)
+        is_first = part == getattr(type(self), "part", None)
+        return self.root / ("comparison.csv" if is_first else f"{part}-comparison.csv")
 
     def compare(self, finished: Iterable[Result]) -> pd.DataFrame:
         """
         Compare finished runs.
 
         :param finished: results of runs
-        :return: what is written to ``comparison.csv``; nothing, if it is empty
+        :return: what is written to the file of the comparison; nothing, if it is empty
         """
         return pd.DataFrame()
 
     def run(self) -> None:
         """
-        Carry out what has not finished, or only list it, and compare all agents that have finished.
+        Carry out what has not finished, or only list it, and compare all runs that have finished.
 
-        The process ends with status 1, if a run has failed.
+        These are all runs of the study below the root, not only those of this call. The process
+        ends with status 1, if a run has failed.
+
+        :raises SuiteError: if a run cannot have its settings
         """
-        lacking = self.carry_out(self.specs())
+        specs = self.specs()
+        for spec in specs:
+            try:
+                configuration(spec)
+            except ValueError as error:
+                raise SuiteError(f"{spec.name} cannot be run: {error}") from error
+        lacking = self.carry_out(specs)
         if self.dry_run:
             return
-        suite = self.study.specs(self.seeds, self.steps, self.games)
-        table = self.compare(results(suite, self.root).values())
+        ended = [run for run in self._finished() if self.study.has(run.spec, self.steps)]
+        table = self.compare(ended)
         if len(table):
-            table.to_csv(self.root / "comparison.csv", index=False, float_format="%.4f")
-            print(f"compared in {self.root / 'comparison.csv'}")
+            write_whole(self.comparison, table.to_csv(index=False, float_format="%.4f"))
+            print(f"compared in {self.comparison}")
         if lacking:
             sys.exit(1)

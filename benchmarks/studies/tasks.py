@@ -79,7 +79,8 @@ class TasksStudyConfig(StudyConfig):
 
         :param finished: results of runs
         :return: medians over seeds; a step that was never reached counts as infinity. Columns that
-            end in "_kept" are of the seeds that solved the task
+            end in "_kept" are of the seeds that solved the task. Columns of a policy that an agent
+            does not have are empty
         """
         runs = pd.DataFrame(
             [{"world": run.spec.game, "agent": run.spec.agent, **run.values} for run in finished]
@@ -89,6 +90,9 @@ class TasksStudyConfig(StudyConfig):
         steps = ["first_reward", *(f"{policy}_solved" for policy in POLICIES)]
         shares = [f"{policy}_{what}" for policy in POLICIES for what in ("kept", "final")]
         runs = runs.reindex(columns=["world", "agent", *steps, *shares])
-        runs = runs.fillna(dict.fromkeys(steps, np.inf))
+        runs["first_reward"] = runs["first_reward"].fillna(np.inf)
+        for policy in POLICIES:
+            never = runs[f"{policy}_solved"].isna() & runs[f"{policy}_final"].notna()
+            runs.loc[never, f"{policy}_solved"] = np.inf
         groups = runs.groupby(["world", "agent"], sort=False)
         return groups.median().assign(runs=groups.size()).reset_index()

@@ -100,8 +100,8 @@ class Ray(InProcess):
     :param cpus: cores of a run
     :param gpus: GPUs of a run, which may be a part of one
     :param threads: torch threads of a run
-    :raises ImportError: if Ray is not installed
-    :raises SuiteError: if this machine has not the cores and GPUs of a run, and no cluster is named
+    :raises SuiteError: if Ray is not installed, or this machine has not the cores and GPUs of a run
+        and no cluster is named
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Ray(InProcess):
         try:
             import ray
         except ImportError as error:
-            raise ImportError(
+            raise SuiteError(
                 f"the engine ray needs Ray, which the extra 'ray' brings: {error}"
             ) from error
         super().__init__(threads)

@@ -6,17 +6,16 @@ It has options and an engine, repeats failed runs, obeys signals, and estimates 
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import signal
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.suite.attempt import BUSY, SIGNALS, leave
+from benchmarks.suite.attempt import BUSY, obeying_signals
 from benchmarks.suite.engines import InProcess, Processes, Ray
 from benchmarks.suite.spec import Result, Spec, SuiteError, results
 
@@ -45,9 +44,10 @@ class SuiteConfig:
     address: str | None = None
     """Address of the Ray cluster; by default one is started on this machine."""
     cpus: float = 1.0
-    """Cores that Ray gives to a run."""
+    """Cores that the engine ray gives to a run."""
     gpus: float = 0.0
-    """GPUs that Ray gives to a run, 0.25 for a quarter of one."""
+    """GPUs that the engine ray gives to a run, 0.25 for a quarter of one. The studies of this
+    package train on the CPU."""
     dry_run: bool = False
     """Only say what would be run, and how long it would take."""
     steps_per_second: dict[str, float] = field(default_factory=dict)
@@ -61,6 +61,17 @@ class SuiteConfig:
             raise SuiteError(
                 f"workers must be 1 in-process, got {self.workers}; --engine processes has more"
             )
+        if not self.cpus > 0 or not self.gpus >= 0:
+            raise SuiteError(
+                f"cpus must be positive, and gpus not negative, got {self.cpus} and {self.gpus}"
+            )
+        for name, default in (("address", None), ("cpus", 1.0), ("gpus", 0.0)):
+            if self.engine != "ray" and getattr(self, name) != default:
+                raise SuiteError(
+                    f"{name} is for --engine ray, got {getattr(self, name)} with {self.engine}"
+                )
+        if self.steps_per_second and not self.dry_run:
+            raise SuiteError("steps_per_second is for --dry-run, got it without")
         for agent, rate in self.steps_per_second.items():
             if not rate > 0:
                 raise SuiteError(f"steps per second of {agent} must be positive, got {rate}")
@@ -90,7 +101,7 @@ class SuiteConfig:
             # An earlier call may have been killed before it noted its last runs.
             self.note_finished()
             return {}
-        with _obeying_signals():
+        with obeying_signals():
             lacking = self._drive(todo)
         for spec, why in lacking.items():
             print(f"not finished: {spec.name}: {why}", flush=True)
@@ -168,7 +179,7 @@ class SuiteConfig:
         if missing:
             print(
                 f"no estimate: never measured: {', '.join(missing)}. "
-                "Give --steps-per-second, or run one of them first"
+                "Give --steps-per-second, or run one of them first, without a stop"
             )
             return
         wall = hours_until_done(todo, rates, self.workers)
@@ -189,22 +200,12 @@ def _trouble(future: Future[int]) -> str | None:
     return {0: None, BUSY: BUSY_RUN}.get(status, f"failed with exit status {status}")
 
 
-@contextlib.contextmanager
-def _obeying_signals() -> Iterator[None]:
-    """Let signals that tell the process to end raise an exception."""
-    before = {number: signal.signal(number, leave) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def measured_rates(finished: Iterable[Result]) -> dict[str, float]:
     """
     Return the steps a second of finished runs.
 
-    Runs of several attempts do not count: their seconds are those of the last attempt.
+    The seconds of a run of several attempts are those of its training, if it noted them, since the
+    suite has only those of its last attempt. Without them the run does not count.
 
     :param finished: results of runs
     :return: rates by agent
@@ -212,9 +213,12 @@ def measured_rates(finished: Iterable[Result]) -> dict[str, float]:
     steps = defaultdict[str, int](int)
     seconds = defaultdict[str, float](float)
     for result in finished:
-        if result.attempts == 1:
+        took = result.seconds
+        if result.attempts > 1:
+            took = result.values.get("training_seconds", 0.0)
+        if took > 0:
             steps[result.spec.agent] += result.spec.steps
-            seconds[result.spec.agent] += result.seconds
+            seconds[result.spec.agent] += took
     return {agent: steps[agent] / seconds[agent] for agent in steps}
 
 

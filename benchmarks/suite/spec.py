@@ -77,8 +77,8 @@ class Spec:
         """Name of the folder: readable, and unique by a hash of all fields."""
         text = json.dumps(asdict(self), sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-        agent = _readable(self.agent)
-        game = _readable(self.game)
+        agent = readable(self.agent)
+        game = readable(self.game)
         return f"{agent}-{game}-{self.steps}-seed{self.seed}-{digest}"
 
     def folder(self, root: Path) -> Path:
@@ -102,8 +102,13 @@ class Spec:
             write_whole(folder / "spec.json", json.dumps(asdict(self), indent=2) + "\n")
 
 
-def _readable(words: str) -> str:
-    """Return words as a part of a name of a folder."""
+def readable(words: str) -> str:
+    """
+    Return words as a part of a name of a folder.
+
+    :param words: any words
+    :return: their letters and digits of ASCII, of which there may be none
+    """
     return re.sub(r"[^A-Za-z0-9-]+", "_", words)[:60].strip("_-")
 
 

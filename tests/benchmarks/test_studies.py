@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from benchmarks.studies.study import carry_out, configuration, mean_return, step
 from benchmarks.suite import Result, Spec, results
 from benchmarks.tasks import TasksConfig
 from benchmarks.worlds import World
-from tests.benchmarks.command_line import command, rows_of
+from tests.benchmarks.command_line import command, printed, rows_of
 from tests.sb3_manygoals.checkpoint.resuming import same
 
 
@@ -187,15 +188,77 @@ def test_agents_are_compared_where_they_and_the_base_have_the_same_seeds():
             "steps must be at least 10, of which one is pre-training's, got 9",
         ),
         (GamesStudyConfig(games=("Hero",)).specs, "games must be of Alien, .*, got Hero"),
-        (
-            MinAtarStudyConfig(steps=100_000).specs,
-            "steps must be more than those of pre-training, 100000, got 100000",
-        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(make_specs, message):
     with pytest.raises(ValueError, match=message):
         make_specs()
+
+
+def test_settings_are_checked_before_the_first_run(tmp_path):
+    """The agent without pre-training could have these, and would be run for hours before."""
+    for options, said in (
+        (("minatar-study", "--steps", "100000"), "steps must be more than pretrain_steps, 100000"),
+        (("pretraining-study", "--steps", "1000"), "cannot be run: steps must be more than"),
+        (("pretraining-study", "--pretrain-steps", "0"), "cannot be run: learning_starts must be"),
+    ):
+        for dry in ((), ("--dry-run",)):
+            done = command(*options, *dry, "--root", str(tmp_path / "runs"))
+            assert said in done.stderr
+            assert not list(tmp_path.iterdir())
+    # Without the agents of pre-training, there may be fewer steps than it takes.
+    few = ("minatar-study", "--only", "a2c", "--steps", "50000", "--seeds", "1")
+    assert "would run a2c-" in printed(*few, "--dry-run", "--root", str(tmp_path / "runs"))
+
+
+def write(root, spec, score, **values):
+    """Write the result of a finished run."""
+    spec.write(root)
+    Result(spec, {"score": score, "mean_return": score, **values}, 1.0, 1).write(spec.folder(root))
+
+
+def test_a_narrower_call_compares_all_that_has_finished(tmp_path):
+    options = {"only": ("a2c",), "games": ("asterix", "breakout")}
+    for part in ("agents", "search"):
+        for spec in MinAtarStudyConfig(part=part, seeds=2, **options).specs():
+            write(tmp_path, spec, 5.0 + spec.seed)
+    for part, name in (("agents", "comparison.csv"), ("search", "search-comparison.csv")):
+        one = {"seeds": 1, "games": ("breakout",), "only": ("a2c",)}
+        MinAtarStudyConfig(tmp_path, part=part, **one).run()
+        (row,) = rows_of(tmp_path / name)
+        assert (row["games"], row["seeds"]) == ("2", "2")
+    assert "score_low" in rows_of(tmp_path / "comparison.csv")[0]
+
+
+def test_a_folder_that_is_no_run_stops_nothing(tmp_path, capsys):
+    config = MinAtarStudyConfig(tmp_path, seeds=1, only=("a2c",), games=("asterix",))
+    (spec,) = config.specs()
+    write(tmp_path, spec, 5.0)
+    shutil.copytree(spec.folder(tmp_path), tmp_path / "backup")
+    config.run()
+    assert "left out: " in capsys.readouterr().out
+    assert len(rows_of(tmp_path / "runs.csv")) == 1
+    assert len(rows_of(tmp_path / "comparison.csv")) == 1
+
+
+def test_a_run_writes_below_its_own_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.recording.carry_out", lambda config, own: seen.append(own))
+    for agent, where in (
+        ("ann", "ann"),
+        ("A2C + MG", "A2C + MG"),
+        ("é", "é"),
+        ("../../ann", "ann"),
+        ("a/b", "a_b"),
+        ("a\\b", "a_b"),
+        ("/", "agent"),
+        ("..", "agent"),
+    ):
+        seen = []
+        spec = Spec("a:b", agent, "Pong", 0, 10, {"command": "auxiliary"})
+        # It has no files of results.
+        with pytest.raises(FileNotFoundError):
+            carry_out(spec, tmp_path)
+        assert seen == [tmp_path / where / "run"]
 
 
 @pytest.mark.usefixtures("no_sync")
@@ -302,11 +365,24 @@ def test_a_run_of_mastery_gives_the_numbers_of_its_summary(tmp_path):
     assert (values["steps"], values["reachable"]) == (400, 220)
 
 
-def test_the_mean_return_counts_what_was_before_the_first_row_as_nothing(tmp_path):
+def test_the_mean_return_counts_what_was_before_the_first_row_as_told(tmp_path):
     path = tmp_path / "curve.csv"
-    assert mean_return(path) == 0.0
+    assert (mean_return(path), mean_return(path, -18.6)) == (0.0, -18.6)
     path.write_text("step,episode_return\n100,5.0\n150,1.0\n250,2.0\n")
     assert mean_return(path) == (50 * 1.0 + 100 * 2.0) / 250
+    assert mean_return(path, -3.0) == (100 * -3.0 + 50 * 1.0 + 100 * 2.0) / 250
+
+
+def test_a_run_without_an_episode_counts_as_random_play():
+    """In Double Dunk, random play has -18.6 and a human -15.5: a score of 0 would be superb."""
+    config = BetaStudyConfig(seeds=1, games=("DoubleDunk",), only=("beta-0.02", "beta-0.1"))
+    finished = [
+        Result(spec, {"score": score, "mean_return": score}, 1.0, 1)
+        for spec, score in zip(config.specs(), (-17.0, None), strict=True)
+    ]
+    rows = {row["agent"]: row for row in config.compare(finished).to_dict("records")}
+    assert rows["beta-0.1"]["score"] == pytest.approx(0.0)
+    assert rows["beta-0.1"]["score_better"] == 0.0
 
 
 def test_half_of_a_score_is_told_where_scores_are_above_0(tmp_path):

@@ -17,6 +17,7 @@ from benchmarks.suite.attempt import Busy, attempt, in_child
 from benchmarks.suite.run import SuiteConfig, hours_until_done, measured_rates
 from benchmarks.suite.spec import Result
 from tests import ROOT
+from tests.benchmarks.command_line import command
 from tests.benchmarks.suite import suite_agent
 from tests.benchmarks.suite.suite_agent import (
     make,
@@ -231,8 +232,11 @@ def test_a_dry_run_says_what_it_would_cost_and_does_nothing(tmp_path, capsys):
         Result(make(agent="a", seed=1, steps=300), {}, 150.0, 1),
         # This one went on from an unknown step.
         Result(make(agent="a", seed=4, steps=300), {}, 1.0, 2),
+        # These noted the seconds of their training over all attempts.
+        Result(make(agent="a", seed=5, steps=100), {"training_seconds": 50.0}, 1.0, 3),
+        Result(make(agent="c", seed=0, steps=90), {"training_seconds": 30.0}, 1.0, 2),
     ]
-    assert measured_rates(done) == {"a": 2.0}
+    assert measured_rates(done) == {"a": 2.0, "c": 3.0}
     todo = [make(seed=2, steps=7200), make(seed=3, steps=7200), make(agent="b", steps=3600)]
     rates = {"a": 2.0, "b": 0.5}
     # The third run waits for one of the first two.
@@ -253,7 +257,15 @@ def test_a_dry_run_says_what_it_would_cost_and_does_nothing(tmp_path, capsys):
         ({"workers": 2}, "workers must be 1 in-process, got 2"),
         ({"threads": 0}, "threads must be at least 1, got 0"),
         ({"retries": -1}, "retries must be at least 0, got -1"),
-        ({"steps_per_second": {"a": 0}}, "steps per second of a must be positive, got 0"),
+        (
+            {"steps_per_second": {"a": 0}, "dry_run": True},
+            "steps per second of a must be positive, got 0",
+        ),
+        ({"steps_per_second": {"a": 1}}, "steps_per_second is for --dry-run, got it without"),
+        ({"engine": "ray", "cpus": -3}, "cpus must be positive, and gpus not negative, got -3"),
+        ({"engine": "ray", "gpus": -1}, "gpus not negative, got 1.0 and -1"),
+        ({"gpus": 1}, "gpus is for --engine ray, got 1 with in-process"),
+        ({"engine": "processes", "address": "x"}, "address is for --engine ray, got x with proc"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, message):
@@ -263,8 +275,21 @@ def test_options_that_make_no_sense_are_refused(options, message):
 
 def test_ray_that_is_not_there_is_a_message(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match="the engine ray needs Ray, which the extra 'ray' brings"):
+    message = "the engine ray needs Ray, which the extra 'ray' brings"
+    with pytest.raises(SuiteError, match=message):
         SuiteConfig(tmp_path, engine="ray").carry_out(quick())
+    study = ("mastery-study", "--seeds", "1", "--root", str(tmp_path), "--engine", "ray")
+    assert f"error: {message}" in command(*study).stderr
+
+
+def test_a_stopped_study_says_how_to_go_on(tmp_path, monkeypatch):
+    def stop(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(SuiteConfig, "_engine", stop)
+    said = command("mastery-study", "--seeds", "1", "--root", str(tmp_path))
+    assert said.returncode == 128 + signal.SIGTERM
+    assert "a study with the same command" in said.stderr
 
 
 @pytest.mark.extras
