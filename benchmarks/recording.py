@@ -51,6 +51,24 @@ PACKAGES = (
 Config = TypeVar("Config", bound="RunConfig")
 
 
+CHANGEABLE = frozenset(
+    {
+        *("output", "resume", "progress_bar", "checkpoint_minutes", "threads", "device"),
+        *("total_steps", "steps", "patience"),
+        *("eval_freq", "eval_episodes", "final_episodes", "most_goals", "curve_goals"),
+        *("learning_rate", "pretraining_learning_rate", "ent_coef", "weight"),
+        *("batch_size", "goal_batch_size", "agent_kwargs"),
+    }
+)
+"""
+Options whose values may change when a run goes on.
+
+Some arguments in ``agent_kwargs`` must not change; the checkpoint refuses them. Of all other
+options, the checkpoint brings back what they were. New values would have no effect, or only on a
+part of the measurements.
+"""
+
+
 @dataclasses.dataclass(frozen=True)
 class RunConfig(ABC):
     """The options of every run."""
@@ -70,7 +88,8 @@ class RunConfig(ABC):
     Ctrl-C."""
     resume: Path | None = None
     """Folder of a run to go on with, from its newest checkpoint or the start. Options are by
-    default those of that run."""
+    default those of that run. Its length, its measurements and its rates of learning may change,
+    but not what a checkpoint brings back, such as the world and the agent."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
@@ -132,18 +151,20 @@ def open_folder(config: RunConfig, name: str) -> Path:
     :param config: settings; their ``resume`` is the folder of a run that goes on
     :param name: beginning of the name of a new folder
     :return: a new folder with ``config.json``, or that of the run that goes on
-    :raises SettingError: if the run that goes on was begun with another seed
+    :raises SettingError: if the run that goes on was begun with another value of an option that is
+        not one of :data:`CHANGEABLE`
     """
     folder = config.resume or create(config.output, name)
     if config.resume is None:
         write_config(folder, config)
     else:
-        begun = config.saved(folder)
-        if config.seed != begun.seed:
-            raise SettingError(
-                f"seed must be {begun.seed}, as the run in {folder} was begun with it, "
-                f"got {config.seed}"
-            )
+        begun = dataclasses.asdict(config.saved(folder))
+        for name, value in dataclasses.asdict(config).items():
+            if name not in CHANGEABLE and value != begun[name]:
+                raise SettingError(
+                    f"{name} must be {begun[name]}, as the run in {folder} was begun with it, "
+                    f"got {value}"
+                )
     print(f"writing to {folder}")
     return folder
 

@@ -1,6 +1,7 @@
 """Runs of A2C with auxiliary tasks: each world and agent, and runs that are resumed."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from benchmarks import auxiliary, pretraining
 from benchmarks.agents.a2c import LAST, ScoreCallback
 from benchmarks.auxiliary import CALLBACKS, WORLDS, AuxiliaryConfig, paper_score
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
-from tests.benchmarks.command_line import command, rows_of
+from tests.benchmarks.command_line import command, printed, rows_of
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.resuming import same
 
@@ -131,6 +132,29 @@ def test_going_on_is_as_if_it_had_not_stopped(world, agent, tmp_path):
     record = read(stopped / "config.json")
     # The record has the steps with which the run was resumed.
     assert (len(record["resumed"]), record["settings"]["steps"]) == (1, steps)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--goal", "100"), "goal must be 0, as the run in .* was begun with it, got 100"),
+        (("--max-episode-steps", "7"), "max_episode_steps must be 10, as the run in"),
+        (("--agent", "many_goals"), "agent must be a2c, as the run in"),
+    ],
+)
+def test_a_run_goes_on_with_the_world_that_it_was_begun_with(option, message, tmp_path):
+    """A checkpoint brings the old world back. The record would claim the new one."""
+    folder = tiny("two_rooms", "a2c", tmp_path, steps=160).run()
+    before = (folder / "config.json").read_text()
+    said = command("auxiliary", "--resume", str(folder), *option, "--steps", "480")
+    assert re.search(message, said.stderr)
+    assert (folder / "config.json").read_text() == before
+    rate = ("--learning-rate", "0.001", "--ent-coef", "0.5")
+    printed("auxiliary", "--resume", str(folder), *rate, "--steps", "480")
+    assert read(folder / "config.json")["settings"]["learning_rate"] == 0.001
+    model = A2C.load(folder / "model.zip")
+    assert (model.learning_rate, model.ent_coef) == (0.001, 0.5)
+    assert model.policy.optimizer.param_groups[0]["lr"] == 0.001
 
 
 def test_the_recipe_is_the_papers():

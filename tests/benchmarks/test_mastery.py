@@ -364,6 +364,10 @@ def test_ablations_change_one_thing_of_the_targets():
             "--resume damaged --seed 3",
             "error: seed must be 0, as the run in damaged was begun with it, got 3",
         ),
+        (
+            "--resume damaged --eval-steps 50",
+            "error: eval_steps must be 200, as the run in damaged was begun with it, got 50",
+        ),
         ("--resume damaged", "none of the 1 checkpoints can be read"),
     ],
 )
@@ -373,7 +377,7 @@ def test_what_will_not_do_is_a_message(options, message, tmp_path, monkeypatch):
     (tmp_path / "cut-short").mkdir()
     for folder, text in (
         ("cut-short", '{"settings": '),
-        ("damaged", json.dumps({"settings": {"output": "runs"}})),
+        ("damaged", json.dumps({"settings": {"output": "runs", "env_id": SMALL.id}})),
     ):
         (tmp_path / folder / "config.json").write_text(text)
     (tmp_path / "damaged" / "mastery.csv").write_text("all that is left")

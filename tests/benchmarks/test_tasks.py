@@ -49,6 +49,9 @@ def test_a_run_measures_its_task_and_goes_on(agent, tmp_path):
     printed("tasks", "--resume", str(folder), "--total-steps", "1800")
     assert rows_of(folder / "curve.csv")[:2] == rows
     assert [int(row["step"]) for row in rows_of(folder / "curve.csv")] == [600, 1200, 1800]
+    other = ("--world", "MiniGrid-Empty-6x6-v0", "--total-steps", "2400")
+    said = command("tasks", "--resume", str(folder), *other)
+    assert "env_id must be MiniGrid-Empty-5x5-v0, as the run in" in said.stderr
 
 
 def test_a_run_ends_once_its_task_was_solved_often_enough():
@@ -259,3 +262,5 @@ def test_the_comparison_has_medians_in_which_never_is_infinite():
     )
     (row,) = table.to_dict("records")
     assert (row["runs"], row["first_reward"], row["greedy_solved"]) == (3, 300.0, np.inf)
+    # This agent has no plan.
+    assert np.isnan(row["planned_solved"])
