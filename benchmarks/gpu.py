@@ -19,6 +19,7 @@ import pandas as pd
 import torch as th
 
 from benchmarks import recording
+from benchmarks.suite.attempt import obeying_signals
 from benchmarks.worlds import SettingError
 
 Command = tuple[str, ...]
@@ -34,7 +35,8 @@ class GPUConfig:
     """
     Carry out the steps in order of worth, the runs of a step side by side.
 
-    Each run goes on until it ends or the minutes are over.
+    Each run goes on until it ends or the minutes are over. If this process is told to end (SIGTERM,
+    SIGINT), all runs are, and it waits for them.
     """
 
     minutes: float = 30.0
@@ -66,9 +68,12 @@ class GPUConfig:
         until = time.monotonic() + 60 * self.minutes
         recording.write_config(folder, self)
         rows: list[dict[str, str]] = []
-        for step, commands in steps(self, folder / "runs").items():
-            rows += _side_by_side(folder, step, commands, until)
-            pd.DataFrame(rows).to_csv(folder / "gpu.csv", index=False)
+        with obeying_signals():
+            for step, commands in steps(self, folder / "runs").items():
+                try:
+                    _side_by_side(folder, step, commands, until, rows)
+                finally:
+                    pd.DataFrame(rows).to_csv(folder / "gpu.csv", index=False)
         print(f"written to {folder}")
         return folder
 
@@ -122,38 +127,49 @@ def steps(config: GPUConfig, runs: Path) -> dict[str, list[Command]]:
 
 
 def _side_by_side(
-    folder: Path, step: str, commands: list[Command], until: float
-) -> list[dict[str, str]]:
-    """Run the commands of a step at once; return a row for each of them."""
+    folder: Path, step: str, commands: list[Command], until: float, rows: list[dict[str, str]]
+) -> None:
+    """Run the commands of a step at once; append a row for each of them."""
     began = time.monotonic()
     running: list[subprocess.Popen[bytes]] = []
-    rows: list[dict[str, str]] = []
-    for number, command in enumerate(commands if began < until else []):
-        with (folder / f"{step}-{number}.txt").open("w", encoding="utf-8") as log:
-            running.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", *command], stdout=log, stderr=subprocess.STDOUT
+    ends: list[tuple[float, str]] = []
+    try:
+        for number, command in enumerate(commands if began < until else []):
+            with (folder / f"{step}-{number}.txt").open("w", encoding="utf-8") as log:
+                running.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", *command],
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        # In its own session Ctrl-C does not reach it before this process.
+                        start_new_session=True,
+                    )
                 )
+        ends = _wait(running, until, "out of time")
+    except BaseException:
+        # Without this, the commands would outlive this process.
+        ends = _wait(running, time.monotonic(), "stopped")
+        raise
+    finally:
+        # Commands that were not begun have no end.
+        not_begun = [(time.monotonic(), "no time left")] * (len(commands) - len(ends))
+        for command, (end, how) in zip(commands, [*ends, *not_begun], strict=True):
+            rows.append(
+                {
+                    "step": step,
+                    "command": " ".join(command),
+                    "seconds": f"{end - began:.1f}",
+                    "status": how,
+                }
             )
-    ends = _wait(running, until)
-    # Commands that were not begun have no end.
-    not_begun = [(time.monotonic(), "no time left")] * (len(commands) - len(ends))
-    for command, (end, how) in zip(commands, [*ends, *not_begun], strict=True):
-        rows.append(
-            {
-                "step": step,
-                "command": " ".join(command),
-                "seconds": f"{end - began:.1f}",
-                "status": how,
-            }
-        )
-        print(", ".join(rows[-1].values()))
-    return rows
+            print(", ".join(rows[-1].values()))
 
 
-def _wait(running: list[subprocess.Popen[bytes]], until: float) -> list[tuple[float, str]]:
+def _wait(
+    running: list[subprocess.Popen[bytes]], until: float, why: str
+) -> list[tuple[float, str]]:
     """
-    Wait for processes, and end those that run when the time is over.
+    Wait for processes, and end those that run when the time is over; say why they were ended.
 
     Return when each of them ended, and how.
     """
@@ -169,7 +185,7 @@ def _wait(running: list[subprocess.Popen[bytes]], until: float) -> list[tuple[fl
             for process in left:
                 process.kill()
         elif now >= until and not late:
-            late = "out of time, "
+            late = f"{why}, "
             for process in left:
                 # A run writes a checkpoint when it is told to end, and can go on later.
                 process.terminate()

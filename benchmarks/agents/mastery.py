@@ -79,7 +79,7 @@ def make(
     :return: the agent, and whether it observes state numbers
     :raises SettingError: if the options do not fit the agent or the world
     """
-    n_envs = config.n_envs or (N_ENVS.get(config.agent, 64) if world.is_two_rooms else 1)
+    n_envs = number_of_envs(config, world)
     given = read_arguments(config.agent_kwargs)
     never = None if held_out is None or tables is None else tables.observations[held_out]
     what = f"{config.agent} in {world.id} with agent_kwargs {config.agent_kwargs}"
@@ -134,6 +134,19 @@ def make(
         if config.agent == "heads":
             return heads.HeadsDQN(policy, env, seed=config.seed, device=device, **own), False
         return ManyGoalsDQN(policy, env, seed=config.seed, device=device, **own), False
+
+
+def number_of_envs(config: AgentConfig, world: World) -> int:
+    """
+    Return in how many environments an agent acts side by side.
+
+    :param config: options of the agent
+    :param world: world in which it learns
+    :return: the number of the options, or that of the agent in this world
+    """
+    if config.n_envs is not None:
+        return config.n_envs
+    return N_ENVS.get(config.agent, 64) if world.is_two_rooms else 1
 
 
 def merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

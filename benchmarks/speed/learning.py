@@ -12,10 +12,12 @@ import numpy as np
 import pandas as pd
 import torch as th
 import tyro
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import recording
-from benchmarks.agents.mastery import AgentConfig, make
-from benchmarks.tables import TabularVectorEnv
+from benchmarks.agents.mastery import AgentConfig, make, number_of_envs
+from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import SettingError, World
 from sb3_manygoals import evaluate_mastery
 
@@ -25,7 +27,7 @@ class LearningConfig(AgentConfig):
     """
     Time training, and as many random steps in the world alone, in turn, for some seeds.
 
-    After training, mastery is measured as the command mastery does, which is not timed.
+    After training, mastery is measured, which is not timed. Each goal is tried from two starts.
     """
 
     env_id: str = "TwoRoomsSwitch-v0"
@@ -57,26 +59,36 @@ class LearningConfig(AgentConfig):
                 "agent table observes numbers of states, which speed-learning does not measure: "
                 "use the command mastery, which tells its seconds of training"
             )
+        if not self.seeds:
+            raise SettingError("seeds must have at least one seed, got none")
         th.set_num_threads(self.threads)
         world = World(self.env_id, self.map)
+        world.make().close()
+        try:
+            tables = world.tables
+        except NotEnumerable as error:
+            raise SettingError(
+                f"speed-learning measures all states as goals, but {world.id} cannot be written "
+                f"out: {error}. Use the command mastery, which tells its seconds of training"
+            ) from error
         folder = recording.create(self.output, f"speed-learning-{world.name}")
         recording.write_config(folder, self)
         rows = []
         for seed in self.seeds:
-            rows.append(self._row(world, seed))
+            rows.append(self._row(world, tables, seed))
             print(", ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
             pd.DataFrame(rows).to_csv(folder / "learning.csv", index=False)
         print(f"written to {folder}")
         return folder
 
-    def _row(self, world: World, seed: int) -> dict[str, Any]:
+    def _row(self, world: World, tables: Tables, seed: int) -> dict[str, Any]:
         """Measure one seed."""
         config = replace(self, seed=seed)
-        tables = world.tables
-        model, _ = make(config, world, tables)
-        alone = _seconds_alone(model.get_env().unwrapped, self.total_steps, seed)
+        # The agent's own environments note goals at each step, which is a part of its training.
+        envs = world.make_many(number_of_envs(config, world), seed)
+        alone = _seconds_alone(envs, self.total_steps, seed)
+        envs.close()
         # What is left of earlier models would slow down the next one.
-        del model
         gc.collect()
         model, _ = make(config, world, tables)
         begin = time.perf_counter()
@@ -107,11 +119,12 @@ class LearningConfig(AgentConfig):
         return row
 
 
-def _seconds_alone(env: Any, n_steps: int, seed: int) -> float:
+def _seconds_alone(envs: VecEnv, n_steps: int, seed: int) -> float:
     """Return how long so many random steps take in a vector of environments."""
+    assert isinstance(envs.action_space, spaces.Discrete)
     rng = np.random.default_rng(seed)
-    env.reset()
+    envs.reset()
     begin = time.perf_counter()
-    for _ in range(0, n_steps, env.num_envs):
-        env.step(rng.integers(env.action_space.n, size=env.num_envs))
+    for _ in range(0, n_steps, envs.num_envs):
+        envs.step(rng.integers(envs.action_space.n, size=envs.num_envs))
     return time.perf_counter() - begin

@@ -6,10 +6,11 @@ Contenders are measured in turn, round after round, and ratios are taken within 
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import recording
+from benchmarks.worlds import SettingError
 
 Contenders = Mapping[str, Callable[[], float]]
 """What is measured, by names: each call gives one value."""
@@ -92,8 +94,13 @@ class SpeedConfig(ABC):
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            if isinstance(value, tuple) and not value:
+                raise SettingError(f"{name} must have at least one value, got none")
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, int) and not isinstance(each, bool) and each < 1:
+                    raise SettingError(f"{name} must be at least 1, got {each}")
+                if isinstance(each, float) and not 0 <= each < math.inf:
+                    raise SettingError(f"{name} must be finite and not negative, got {each}")
 
     @abstractmethod
     def contenders(self) -> Contenders:
@@ -149,7 +156,7 @@ def rate(
     return count / (time.perf_counter() - begin)
 
 
-def measure(contenders: Contenders, rounds: int) -> pd.DataFrame:
+def measure(contenders: Contenders, rounds: int) -> Iterator[pd.DataFrame]:
     """
     Measure each contender in turn, once a round, so that a slow while slows all.
 
@@ -157,10 +164,14 @@ def measure(contenders: Contenders, rounds: int) -> pd.DataFrame:
 
     :param contenders: what is measured
     :param rounds: number of rounds
-    :return: a column for each contender, a row for each round
+    :return: after each round, a column for each contender, and a row for each round so far
     """
-    found = [{name: value() for name, value in contenders.items()} for _ in range(rounds + 1)]
-    return pd.DataFrame(found[1:])
+    found = []
+    for number in range(rounds + 1):
+        values = {name: value() for name, value in contenders.items()}
+        if number > 0:
+            found.append(values)
+            yield pd.DataFrame(found)
 
 
 def compare(
@@ -169,16 +180,19 @@ def compare(
     """
     Measure, write the raw values to a CSV file, one a line, and print a summary.
 
+    The file is written after each round, so that a stop leaves the rounds before it.
+
     :param file: the CSV file
     :param contenders: what is measured
     :param unit: unit of the values
     :param ratios: are printed if all of their contenders are measured
     :param rounds: number of rounds
     """
-    measured = measure(contenders, rounds)
-    named = measured.rename_axis(index="round", columns="contender")
-    raw = named.stack().rename("value").reset_index()
-    raw.assign(unit=unit).to_csv(file, index=False)
+    measured = pd.DataFrame()
+    for measured in measure(contenders, rounds):
+        named = measured.rename_axis(index="round", columns="contender")
+        raw = named.stack().rename("value").reset_index()
+        raw.assign(unit=unit).to_csv(file, index=False)
     shown = Table(unit, "median [lowest, highest]")
     compared = Table("ratio", "median [lowest, highest]")
     for name, values in measured.items():

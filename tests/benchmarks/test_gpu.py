@@ -1,5 +1,7 @@
 """The steps that a GPU takes, rehearsed without one."""
 
+import os
+import signal
 import time
 
 import pytest
@@ -8,17 +10,27 @@ import torch as th
 from benchmarks import gpu
 from benchmarks.gpu import GPUConfig, steps
 from benchmarks.mastery import MasteryConfig
+from benchmarks.speed.update import UpdateConfig
+from benchmarks.suite.attempt import Stopped
 from benchmarks.worlds import SettingError
+from tests import ROOT
 from tests.benchmarks.command_line import command, rows_of
 
 
 def test_every_step_is_a_command_that_exists(tmp_path, monkeypatch):
     seen = []
+    timed = []
     monkeypatch.setattr(MasteryConfig, "run", lambda config: seen.append(config))
+    monkeypatch.setattr(UpdateConfig, "run", lambda config: timed.append(config))
     found = steps(GPUConfig(device="cpu", scale=0.01), tmp_path)
     assert list(found) == ["tests", "update", "default", "long"]
-    for line in [*found["default"], *found["long"]]:
+    for line in [*found["update"], *found["default"], *found["long"]]:
+        assert line[0] == "benchmarks"
         assert command(*line[1:]).returncode == 0
+    assert [(config.threads, config.rounds) for config in timed] == [((1,), 3)]
+    (tests,) = found["tests"]
+    assert tests[0] == "pytest"
+    assert (ROOT / tests[-1]).is_dir()
     assert [(run.device, run.total_steps) for run in seen] == [
         ("cpu", n) for n in [2_000] * 2 + [160_000] + [30_000] * 8
     ]
@@ -61,6 +73,30 @@ def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, ca
         "slow-1",
         "slow-2",
     }
+
+
+def test_commands_end_with_the_process_that_began_them(tmp_path, monkeypatch):
+    """SIGTERM to this process ends the commands, too, and what has ended is written down."""
+    slow = ("timeit", "-n1", "-r1", "import time; time.sleep(60)")
+    monkeypatch.setattr(gpu, "steps", lambda config, runs: {"quick": [("this",)], "slow": [slow]})
+    begun = []
+    wait = gpu._wait
+
+    def told_to_end(running, until, why):
+        if running[0].args[2:] == list(slow) and why != "stopped":
+            os.kill(os.getpid(), signal.SIGTERM)
+        begun.extend(running)
+        return wait(running, until, why)
+
+    monkeypatch.setattr(gpu, "_wait", told_to_end)
+    began = time.monotonic()
+    with pytest.raises(Stopped):
+        GPUConfig(minutes=1, device="cpu", output=tmp_path).run()
+    assert time.monotonic() - began < 20
+    assert [process.returncode for process in begun] == [0, -signal.SIGTERM]
+    (folder,) = tmp_path.iterdir()
+    assert [row["status"] for row in rows_of(folder / "gpu.csv")] == ["exit 0", "stopped, exit -15"]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_each_of_several_commands_has_its_own_seconds(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 import pandas as pd
 
-from benchmarks.speed.planned import SIZES, floor, planned_model
+from benchmarks.speed.planned import SIZES, PlannedConfig, floor, planned_model
 from sb3_manygoals import PlannedTargets
 from tests.benchmarks.command_line import printed
 
@@ -38,3 +38,15 @@ def test_the_floor_has_all_matrix_products_of_an_update(monkeypatch):
         *[(4, 512, 128), (128, 4, 512), (4, 128, 512)],
         *[(points, 128, 4), (points, 4, 128), (4, points, 128)],
     ]
+
+
+def test_each_update_counts_once(monkeypatch):
+    contenders = PlannedConfig(steps=1_600, seconds=0.0).contenders()
+    updates = []
+    optimizer = type(planned_model(1_600).policy.optimizer)
+    step = optimizer.step
+    monkeypatch.setattr(optimizer, "step", lambda self: updates.append(0) or step(self))
+    # An update takes a second of this clock.
+    monkeypatch.setattr("time.perf_counter", lambda: float(len(updates)))
+    assert {contender() for contender in contenders.values()} == {1.0}
+    assert len(updates) == 5 * (len(SIZES) + 1) + len(SIZES)

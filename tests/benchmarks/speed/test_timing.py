@@ -2,12 +2,12 @@ import pandas as pd
 import pytest
 
 from benchmarks.speed.timing import Ratio, compare, measure, rate
-from benchmarks.speed.world import WorldConfig
+from tests.benchmarks.command_line import command
 
 
 def test_contenders_take_turns_and_the_first_round_warms_up():
     order = []
-    measured = measure(
+    *_, measured = measure(
         {name: lambda name=name: order.append(name) or float(len(order)) for name in "ab"}, 2
     )
     assert measured.to_dict("list") == {"a": [3.0, 5.0], "b": [4.0, 6.0]}
@@ -52,5 +52,37 @@ def test_what_is_printed_is_what_is_written(tmp_path, capsys):
     for shown in ("70,000 [60,000, 80,000]", "3 [2, 4]", "25,000 [20,000, 30,000]"):
         assert shown in printed
     assert "not measured" not in printed
-    with pytest.raises(ValueError, match="rounds must be at least 1, got 0"):
-        WorldConfig(rounds=0)
+
+
+def test_rounds_before_a_stop_are_kept(tmp_path):
+    values = iter([1.0, 2.0, 3.0])
+
+    def value():
+        try:
+            return next(values)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(tmp_path / "raw.csv", {"ours": value}, "steps/s", [], 5)
+    assert pd.read_csv(tmp_path / "raw.csv")["value"].tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("command_line", "message"),
+    [
+        (("speed-world", "--rounds", "0"), "rounds must be at least 1, got 0"),
+        (("speed-world", "--threads", "1", "0"), "threads must be at least 1, got 0"),
+        (("speed-world", "--threads"), "threads must have at least one value, got none"),
+        (("speed-training", "--parts"), "parts must have at least one value, got none"),
+        (("speed-update", "--seconds", "-1"), "seconds must be finite and not negative, got -1"),
+        (("speed-step", "--seconds", "inf"), "seconds must be finite and not negative, got inf"),
+        (("speed-learning", "--seeds"), "seeds must have at least one seed, got none"),
+        (("speed-learning", "--threads", "0"), "threads must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(command_line, message, tmp_path):
+    said = command(*command_line, "--output", str(tmp_path))
+    assert said.returncode != 0
+    assert message in said.stderr
+    assert not list(tmp_path.iterdir())

@@ -54,6 +54,13 @@ def test_everything_is_measured(tmp_path, monkeypatch):
     assert [ratio.title for ratio in RATIOS if not ratio.is_measured(known)] == []
 
 
+def test_each_step_of_the_goal_loop_is_an_update():
+    for name, model, steps, callbacks in learners(TrainingConfig(**QUICK, parts=("goals",))):
+        before = model._n_updates
+        assert training.training(model, steps, callbacks)() > 0
+        assert model._n_updates - before == 3, name
+
+
 def test_every_step_is_an_update_with_full_memories():
     """An auxiliary task needs a full buffer before anything is measured, to learn at every step."""
     found = list(learners(TrainingConfig(**QUICK, parts=("auxiliary", "pretraining"))))

@@ -1,7 +1,10 @@
+from types import SimpleNamespace
+
 import gymnasium as gym
 import pandas as pd
 import pytest
 import torch as th
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from benchmarks.speed import update
 from benchmarks.speed.scenarios import WORLD, Scenario, sb3_dqn, tiled_losses
@@ -46,6 +49,25 @@ def test_every_kind_of_update_learns(kind, goals):
     assert not any(th.equal(a, b) for a, b in zip(before, model.q_net.parameters(), strict=True))
     if not kind.startswith("SB3"):
         assert (len(model.goal_buffer), model.goal_batch_size, model.batch_size) == (220, goals, 4)
+
+
+def test_each_update_counts_once(monkeypatch):
+    speed = Scenario("pairwise", 4, 5, world=SMALL).speed(seconds=3.0)
+    updates = []
+    step = RMSpropTFLike.step
+    monkeypatch.setattr(RMSpropTFLike, "step", lambda self: updates.append(0) or step(self))
+    # An update takes a second of this clock.
+    monkeypatch.setattr("time.perf_counter", lambda: float(len(updates)))
+    assert (speed(), len(updates)) == (1.0, 3)
+
+
+def test_the_work_of_a_gpu_is_waited_for(monkeypatch):
+    waited = []
+    learner = SimpleNamespace(device=th.device("cuda"))
+    monkeypatch.setattr(Scenario, "update", lambda self: (learner, lambda: None))
+    monkeypatch.setattr(th.cuda, "synchronize", waited.append)
+    Scenario("pairwise", 4, 5, world=SMALL, device="cuda").speed(seconds=0.0)()
+    assert waited == [th.device("cuda")]
 
 
 def test_sb3_has_the_same_network_up_to_the_head():
