@@ -49,13 +49,19 @@ def sections(runs: pd.DataFrame, book: Book) -> Iterator[dict[str, Any]]:
     """
     number = 0
     for (study, steps), alike in runs[runs["group"].isna()].groupby(["study", "steps"]):
-        curves = reader.gather(alike, "curve.csv").reindex(columns=[*CURVE, TIME])
+        shown = reader.settled(alike)
+        curves = reader.gather(shown, "curve.csv").reindex(columns=[*CURVE, TIME])
         curves = curves.dropna(subset=CURVE)
         scored = alike.dropna(subset=["score"])
-        if len(curves) or len(scored):
+        where = study.split(":")[0].split(".")[-1] or "single runs"
+        if curves.empty and scored.empty:
+            print(
+                f"left out: results of {where}, {steps:,} steps, whose runs have no scores or "
+                "returns of episodes; a study may have comparison.csv"
+            )
+        else:
             number += 1
             prefix = f"games{number}"
-            where = study.split(":")[0].split(".")[-1] or "single runs"
             agents = list(dict.fromkeys(alike["agent"]))
             section = {
                 "kind": "games",
@@ -65,7 +71,7 @@ def sections(runs: pd.DataFrame, book: Book) -> Iterator[dict[str, Any]]:
                 "games": sorted(set(alike["game"])),
             }
             section |= _scores(scored, book, prefix)
-            yield section | _returns(alike, curves, agents, book, prefix)
+            yield section | _returns(shown, curves, agents, book, prefix)
 
 
 def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from PIL import Image
 from benchmarks.report import figures, page, tables
 from benchmarks.report import runs as reader
 from benchmarks.report.page import Book
-from benchmarks.worlds import World
+from benchmarks.worlds import SettingError, World
+from gym_twoRooms.layout import LayoutError
 
 MOST_PICTURES = 24
 """Failing goals of each agent that are shown at most; all are counted."""
@@ -43,7 +44,7 @@ def _section(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
     settings = runs["settings"].iloc[0]
     world = World(settings["env_id"], settings.get("map"))
     done = runs[runs["status"] == "finished"]
-    curves = reader.gather(runs, "mastery.csv")
+    curves = reader.gather(reader.settled(runs), "mastery.csv")
     finals = _with_columns(
         reader.gather(done, "summary.csv"), *tables.MEASURES, "ceiling", "training_seconds"
     )
@@ -73,7 +74,7 @@ def _section(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
             "How often each goal was in an update,",
             figures.histogram,
         ),
-        "failing": _failing(goals, world, book, prefix) if world.is_two_rooms else [],
+        "failing": _failing(goals, finals, world, book, prefix) if world.is_two_rooms else [],
         "films": _films(runs, book),
     }
 
@@ -94,7 +95,7 @@ def _curves(curves: pd.DataFrame, agents: list[str], book: Book, prefix: str) ->
 
 
 def _failing(
-    goals: pd.DataFrame, world: World, book: Book, prefix: str
+    goals: pd.DataFrame, finals: pd.DataFrame, world: World, book: Book, prefix: str
 ) -> list[tuple[str, list[tuple[Markup, Markup]]]]:
     """
     Return pictures of the goals that failed most often, by agent.
@@ -107,7 +108,21 @@ def _failing(
     failing = shares[shares["reached"] < 1.0].sort_values(["agent", "reached"], kind="stable")
     worst = failing.groupby("agent").head(MOST_PICTURES).reset_index(drop=True)
     sheet = book.add(f"{prefix}-worst", worst)
-    env = world.make(render_mode="rgb_array", cell_size=12)
+    try:
+        env = world.make(render_mode="rgb_array", cell_size=12)
+    except (LayoutError, SettingError) as error:
+        # The file of a map may be gone or moved since the run.
+        print(f"left out: pictures of goals in {world.name}: {error}")
+        return []
+    world_now: Any = env.unwrapped
+    n_states = world_now.mdp.n_states
+    measured_in = finals.reindex(columns=["reachable"])["reachable"].dropna()
+    if (measured_in != n_states).any():
+        print(
+            f"left out: pictures of goals in {world.name}, whose map has changed since: it has "
+            f"{n_states} states"
+        )
+        return []
     found: dict[str, list[tuple[Markup, Markup]]] = {}
     for row, goal in enumerate(worst.itertuples()):
         env.reset(options={"state": int(goal.state)})

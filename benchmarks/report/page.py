@@ -7,7 +7,9 @@ Each number that the page shows is a cell of one of them, and says which.
 from __future__ import annotations
 
 import base64
+import io
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,18 +21,23 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from benchmarks.report import figures
+from benchmarks.suite.spec import write_whole
+
+OWN_FILES = re.compile(r"(facts|runs|coverage|(mastery|games)\d+-.*)\.(csv|svg)")
+"""Names of the files beside a page. Those of an earlier page are removed."""
 
 
 class Sheet:
     """
-    A CSV file as it was written.
+    A CSV file of a page.
 
-    :param path: the file; ``frame`` has its cells as text
+    :param name: name of the file
+    :param text: its content; ``frame`` has its cells as text
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -59,7 +66,7 @@ class Sheet:
         text = self.frame[column][row]
         if not form or text in ("", "inf"):
             return name("not reached" if text == "inf" else text) if text else Markup("")
-        shown = _data(text, f"{self.path.name}#{row + 1}/{column}", form)
+        shown = _data(text, f"{self.name}#{row + 1}/{column}", form)
         if self.frame.get(f"{column}_low", {}).get(row):
             low, high = (self.cell(row, f"{column}_{end}", form) for end in ("low", "high"))
             shown += Markup(' <span class="soft">[{}, {}]</span>').format(low, high)
@@ -70,26 +77,36 @@ class Book:
     """
     An HTML page, and a folder of CSV files beside it.
 
+    Nothing is written before :meth:`write`, so that a page and its files are of one call.
+
     :param page: the page; the folder has its name without the ending, and ``-data``
     """
 
     def __init__(self, page: Path) -> None:
         self.page = page
         self.folder = page.with_name(f"{page.stem}-data")
-        self.folder.mkdir(parents=True, exist_ok=True)
         self._facts: list[tuple[str, str]] = []
+        self._texts = {"facts.csv": ""}
+
+    def files(self) -> list[Path]:
+        """
+        Return the files that will be in the folder.
+
+        :return: paths, sorted
+        """
+        return sorted(self.folder / file for file in self._texts)
 
     def add(self, file: str, frame: pd.DataFrame) -> Sheet:
         """
-        Write a table to a CSV file.
+        Add a table, which will be a CSV file.
 
         :param file: name of the file, without its ending
         :param frame: the table
-        :return: the file as it was written
+        :return: the file as it will be written
         """
-        path = self.folder / f"{file}.csv"
-        frame.to_csv(path, index=False, float_format="%.10g")
-        return Sheet(path)
+        text = frame.to_csv(index=False, float_format="%.10g")
+        self._texts[f"{file}.csv"] = text
+        return Sheet(f"{file}.csv", text)
 
     def fact(self, what: str, value: float, form: str = ",.0f") -> Markup:
         """
@@ -123,15 +140,16 @@ class Book:
         """
         sheet = self.add(file, table)
         charts = []
-        for title, here in table.groupby(by, sort=False):
+        for number, (title, here) in enumerate(table.groupby(by, sort=False), start=1):
             text = f"{alt} {title}"
             whole, inside = figures.svg(draw(here), text)
             name_of_file = "".join(
                 letter if letter.isalnum() or letter in "-_" else "-" for letter in text
             )
-            (self.folder / f"{file}-{name_of_file[:120]}.svg").write_text(whole, encoding="utf-8")
+            # Names are cut, so that only their numbers tell some of them apart.
+            self._texts[f"{file}-{number}-{name_of_file[:120]}.svg"] = whole
             element = Markup('<figure data-source="{}"><figcaption>{}</figcaption>{}</figure>')
-            charts.append(element.format(sheet.path.name, name(title), inside))
+            charts.append(element.format(sheet.name, name(title), inside))
         return {"sheet": sheet, "charts": charts}
 
     def link(self, path: Path) -> str:
@@ -145,7 +163,7 @@ class Book:
 
     def write(self, **content: Any) -> None:
         """
-        Write the page and ``facts.csv``.
+        Write the page and its files, and remove those of an earlier page.
 
         :param content: variables that the template of the page needs
         """
@@ -160,9 +178,15 @@ class Book:
         html = templates.get_template("page.html.j2").render(
             book=self, name=name, key=figures.key, **content
         )
-        self.page.write_text(html, encoding="utf-8")
         facts = pd.DataFrame(self._facts, columns=["what", "value"])
-        facts.to_csv(self.folder / "facts.csv", index=False)
+        self._texts["facts.csv"] = facts.to_csv(index=False)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for file, text in self._texts.items():
+            write_whole(self.folder / file, text)
+        write_whole(self.page, html)
+        for path in self.folder.iterdir():
+            if path.name not in self._texts and OWN_FILES.fullmatch(path.name):
+                path.unlink()
 
 
 def name(text: object) -> Markup:

@@ -91,6 +91,21 @@ def gather(runs: pd.DataFrame, file: str) -> pd.DataFrame:
     return table[[*key, *table.columns.difference(key, sort=False)]]
 
 
+def settled(runs: pd.DataFrame) -> pd.DataFrame:
+    """
+    Return finished runs; of an agent that has none in a game, those that have begun.
+
+    Runs are compared at steps that all of them have. One that has just begun would cut the others
+    short.
+
+    :param runs: runs as :func:`read` returns them
+    :return: those rows
+    """
+    finished = runs["status"] == "finished"
+    has_finished = finished.groupby([runs["agent"], runs["game"]]).transform("any")
+    return runs[finished | ~has_finished]
+
+
 def files(path: Path) -> list[Path]:
     """
     List the files of a run that can be looked at: no checkpoints, and no report.
@@ -156,6 +171,8 @@ def _single(folder: Path) -> dict[str, Any] | None:
     score = folder / "score.json"
     try:
         row |= {"agent": settings["agent"], "seed": int(settings["seed"])}
+        if "env_id" not in settings:
+            row["agent"] = _name_in_studies(settings)
         if "env_id" in settings:
             row |= {"game": settings["env_id"], "steps": int(settings["total_steps"])}
         else:
@@ -171,6 +188,14 @@ def _single(folder: Path) -> dict[str, Any] | None:
         "own": folder,
         "status": "finished" if done else "unfinished",
     }
+
+
+def _name_in_studies(settings: dict[str, Any]) -> str:
+    """Return what studies of games call the agent of a single run, as the paper's tables do."""
+    agent = str(settings["agent"]).replace("_", "-")
+    if "pretrain_steps" not in settings:
+        return agent
+    return "a2c" if agent == "none" else f"{agent}-pretraining"
 
 
 def _measured(own: Path) -> dict[str, Any]:

@@ -73,10 +73,7 @@ def write(folders: Iterable[Path], output: Path, title: str) -> Path:
         counts={status: int((runs["status"] == status).sum()) for status in statuses},
         sections=[*mastery.sections(begun, book), *games.sections(begun, book)],
         making=_making([record for record in runs["record"] if isinstance(record, dict)]),
-        own_files=[
-            (path.name, book.link(path))
-            for path in sorted({*book.folder.iterdir(), book.folder / "facts.csv"})
-        ],
+        own_files=[(path.name, book.link(path)) for path in book.files()],
         files=[
             (
                 f"{run.agent}, {run.game}, seed {run.seed}",

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import scores
-from benchmarks.report import PastRunError
+from benchmarks.report import PastRunError, figures
 from benchmarks.report import mastery as mastery_report
 from benchmarks.report import runs as reader
 from benchmarks.report.page import Book
@@ -20,6 +21,7 @@ from benchmarks.report.study import ReportConfig
 from benchmarks.scores import read_table, references
 from benchmarks.studies import mastery as mastery_study
 from benchmarks.suite import Result, Spec, SuiteError
+from gym_twoRooms import NAMED_LAYOUTS
 from tests import ROOT
 from tests.benchmarks.browser import chromium
 from tests.benchmarks.command_line import printed, rows_of
@@ -361,6 +363,113 @@ def test_runs_none_of_which_has_finished(tmp_path):
     assert "Learning curves" not in page.read_text()
 
 
+def test_a_run_that_has_just_begun_cuts_no_finished_run_short(tmp_path):
+    """The study is looked at while its next seeds begin."""
+    curve = [(100, 1.0), (1000, 5.0)]
+    for seed in range(3):
+        play(tmp_path / "games", "a2c", "Pong", seed, 5.0, curve=curve)
+        make_run(
+            tmp_path / "mastery" / str(seed),
+            seed,
+            curve=[(0, 0.0, 0.0), (100, 0.1, 0.1), (300, 0.9, 0.9)],
+            goals=share(0.9),
+        )
+    play(tmp_path / "games", "a2c", "Pong", 3, curve=curve[:1])
+    make_run(tmp_path / "mastery" / "3", 3, curve=[(0, 0.0, 0.0), (100, 0.1, 0.1)])
+    # Of this agent, there is nothing else to be drawn.
+    play(tmp_path / "games", "many-goals", "Pong", 0, curve=[(100, 2.0), (1000, 4.0)])
+    reported(tmp_path)
+    data = tmp_path.parent / "page-data"
+    rows = {row["agent"]: row for row in rows_of(data / "games1-returns.csv")}
+    assert (rows["a2c"]["step"], rows["a2c"]["final"], rows["a2c"]["seeds"]) == ("1000", "5", "3")
+    assert rows["many-goals"]["final"] == "4"
+    steps = {row["step"] for row in rows_of(data / "mastery1-curves.csv")}
+    assert steps == {"0", "100", "300"}
+
+
+def test_a_page_has_the_files_of_its_own_call_only(tmp_path):
+    play(tmp_path / "runs", "a2c", "Pong", 0, 1.0, curve=[(1, 2.0)])
+    single = make_run(tmp_path / "runs" / "single", goals=share(0.5))
+    reported(tmp_path / "runs")
+    data = tmp_path / "page-data"
+    assert list(data.glob("mastery1-*.svg"))
+    (data / "own.csv").write_text("a file of the user")
+    shutil.rmtree(single)
+    page = reported(tmp_path / "runs")
+    assert not list(data.glob("mastery*"))
+    assert list(data.glob("games1-*.svg"))
+    assert (data / "own.csv").exists()
+    assert "own.csv" not in page.read_text()
+
+
+def test_long_names_do_not_share_a_figure(tmp_path):
+    table = pd.DataFrame({"agent": [f"{'x' * 130}{end}" for end in "ab"], "updates": [1, 2]})
+    book = Book(tmp_path / "page.html")
+    book.charts("updates", table, "agent", "", lambda rows: figures.plt.subplots()[0])
+    assert len([path for path in book.files() if path.suffix == ".svg"]) == 2
+
+
+def test_a_page_that_cannot_be_made_changes_nothing(tmp_path, monkeypatch):
+    play(tmp_path / "runs", "a2c", "Pong", 0, 1.0)
+    page = reported(tmp_path / "runs")
+    files = [page, *(tmp_path / "page-data").iterdir()]
+    before = {path: path.read_text() for path in files}
+    play(tmp_path / "runs", "a2c", "Pong", 1, 2.0)
+    monkeypatch.setattr("benchmarks.report.study._making", lambda records: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        reported(tmp_path / "runs")
+    assert {path: path.read_text() for path in files} == before
+
+
+@pytest.mark.parametrize("change", ["gone", "edited"])
+def test_goals_of_a_map_that_is_not_there_have_no_pictures(change, tmp_path, capsys):
+    path = tmp_path / "own.txt"
+    text = str(NAMED_LAYOUTS["small"])
+    if change == "edited":
+        path.write_text(text.replace("....", "#...", 1))
+    options = {"env_id": "TwoRoomsSwitch-v0", "map": str(path)}
+    make_run(tmp_path / "runs", goals=share(0.5), **options)
+    page = reported(tmp_path / "runs")
+    assert "left out: pictures of goals in TwoRoomsSwitch-own" in capsys.readouterr().out
+    assert "50.0% of 220 goals reached" in text_of(page)
+
+
+def test_single_runs_have_the_names_and_the_scores_of_the_papers_tables(tmp_path):
+    settings = {"game": "Breakout", "seed": 0, "steps": 1000}
+    for number, own in enumerate(
+        (
+            {"agent": "a2c"},
+            {"agent": "many_goals"},
+            {"agent": "many_goals", "pretrain_steps": 100},
+            {"agent": "reward_prediction", "pretrain_steps": 100},
+        )
+    ):
+        folder = tmp_path / "runs" / str(number)
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({"settings": settings | own}))
+        (folder / "curve.csv").write_text("step,episode_return\n500,1.0\n1000,2.0\n")
+        (folder / "score.json").write_text('{"score": 2.0}')
+    page = reported(tmp_path / "runs")
+    rows = rows_of(tmp_path / "page-data" / "games1-scores.csv")
+    assert {row["agent"]: float(row["paper"]) for row in rows} == {
+        "a2c": PAPER["a2c"]["Breakout"],
+        "many-goals": 486.8,
+        "many-goals-pretraining": 472.7,
+        "reward-prediction-pretraining": 370.2,
+    }
+    panels = {row["panel"] for row in rows_of(tmp_path / "page-data" / "games1-improvements.csv")}
+    assert "many-goals over a2c" in panels
+    assert "are after 10,000,000 steps" in text_of(page)
+
+
+def test_results_without_scores_and_returns_are_said_to_be_left_out(tmp_path, capsys):
+    folder = play(tmp_path / "runs", "dqn", "Maze", 0, study="benchmarks.studies.tasks:carry_out")
+    (folder / "dqn" / "run" / "curve.csv").write_text("step,greedy\n1000,1.0\n")
+    reported(tmp_path / "runs")
+    said = "left out: results of tasks, 1,000 steps, whose runs have no scores"
+    assert said in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("folder", "output", "error", "message"),
     [
@@ -407,7 +516,7 @@ def test_the_command_line(tmp_path, monkeypatch):
 
 @pytest.mark.extras
 def test_pictures_of_goals_that_fail_stand_apart(tmp_path):
-    run = make_run(tmp_path / "run", goals=share(0.0), env_id="TwoRoomsSwitch-v0")
+    run = make_run(tmp_path / "run", goals=share(0.0))
     (section,) = mastery_report.sections(reader.read([run]), Book(tmp_path / "page.html"))
     ((_, pictures),) = section["failing"]
     style = (ROOT / "benchmarks/report/page.css").read_text(encoding="utf-8")

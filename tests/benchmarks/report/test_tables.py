@@ -228,7 +228,7 @@ def test_returns_are_compared_where_all_runs_are(tmp_path, capsys):
     assert table.loc["a2c", ["final_low", "final", "final_high"]].tolist() == [0.5] * 3
     assert table.loc["a2c", "area"] == 0.375
     # Returns that fall have a half of their way, too.
-    assert table.loc["many_goals", "half"] == 200
+    assert table.loc["many-goals", "half"] == 200
     assert table["time_ratio"].tolist() == pytest.approx([1.0, (10 / 200) / (10 / 300)])
     leave(tmp_path / "between", "a2c", 0, [0.0, 1.0, 2.0])
     # After pre-training, returns are noted at other steps.
