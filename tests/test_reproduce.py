@@ -32,7 +32,7 @@ def test_the_prices_follow_from_measured_rates():
         table = pd.read_csv(ROOT / "docs" / "results" / file)
         median = re.fullmatch(r"median of `(.+?)`", rest)
         if median:
-            measured = f"{table['value'][table['contender'] == median[1]].median():.0f}"
+            measured = f"{table['value'][table['contender'] == median[1]].median():.3g}"
         else:
             match = re.fullmatch(r"`(.+?)`, (\d) threads?, `(.+?)`", rest)
             update, threads, column = match.groups()
