@@ -51,11 +51,13 @@ class FilmConfig:
         Write a GIF of the policy that takes the fewest steps on average. No step is left out.
 
         :return: the GIF
-        :raises SettingError: if there are not so many goals
+        :raises SettingError: if there are not so many goals, or the output is no GIF
         """
         env = TwoRoomsSwitchEnv(
             layout_of(self.layout, "layout"), render_mode="rgb_array", cell_size=self.cell_size
         )
+        if self.output.suffix != ".gif":
+            raise SettingError(f"output must end in .gif, got {self.output}")
         if not 1 <= self.goals <= env.mdp.n_states:
             raise SettingError(f"goals must be in [1, {env.mdp.n_states}], got {self.goals}.")
         goals = np.random.default_rng(self.seed).choice(env.mdp.n_states, self.goals, replace=False)

@@ -246,6 +246,7 @@ def conclude(
 
     from benchmarks.report import study
 
+    print("measuring which goals are reached", flush=True)
     results = _measure(config, evaluated)
     goals = _measured_goals(config, evaluated)
     pd.DataFrame(_goals(evaluated, goals, results)).to_csv(folder / "goals.csv", index=False)

@@ -94,6 +94,8 @@ class RunConfig(ABC):
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
             raise SettingError(f"seed must be in [0, 2**32), got {self.seed}")
+        if not self.checkpoint_minutes > 0:
+            raise SettingError(f"checkpoint_minutes must be above 0, got {self.checkpoint_minutes}")
 
     @classmethod
     def saved(cls: type[Config], folder: Path) -> Config:

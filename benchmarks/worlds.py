@@ -177,6 +177,11 @@ class World:
                 env = _made(self.id, **self._options, **options)
             if self.scenarios is not None:
                 env = FewSeeds(env, self.scenarios)
+            if isinstance(env.observation_space, spaces.Dict):
+                raise TypeError(
+                    "its observations are Dicts, which the command line does not take. "
+                    "ManyGoalsDQN itself takes Dicts of arrays, and GoalEnvs: call it in Python"
+                )
             check_goal_space(env.observation_space)
         if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
             raise SettingError(

@@ -53,7 +53,8 @@ class AgentConfig(RunConfig):
     """How behavior goals are selected."""
     agent_kwargs: str = "{}"
     """Further arguments of the agent's class, as JSON. Objects are merged with the agent's own.
-    {"class": "torch.nn:ReLU"} is that class."""
+    {"class": "torch.nn:ReLU"} is that class, and {"function": "my_module:key"} that function, for
+    instance a state_key in "goal_wrapper_kwargs"."""
     total_steps: int = 250_000
     """Environment steps to train for."""
     n_envs: int | None = None

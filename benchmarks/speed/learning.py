@@ -43,7 +43,7 @@ class LearningConfig(AgentConfig):
     # These have no meaning here: runs have all seeds, nothing is shown, and nothing can be resumed.
     seed: Annotated[int, tyro.conf.Suppress] = 0
     progress_bar: Annotated[bool, tyro.conf.Suppress] = False
-    checkpoint_minutes: Annotated[float, tyro.conf.Suppress] = 0.0
+    checkpoint_minutes: Annotated[float, tyro.conf.Suppress] = 5.0
     resume: Annotated[Path | None, tyro.conf.Suppress] = None
 
     def run(self) -> Path:

@@ -20,6 +20,11 @@ def frames(path):
         return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(animation)]
 
 
+def test_an_output_that_is_no_gif_is_refused(tmp_path):
+    said = command("film", "--output", str(tmp_path / "film.mp4"))
+    assert "output must end in .gif, got" in said.stderr
+
+
 def test_the_command_films_the_way_from_goal_to_goal(tmp_path):
     output = tmp_path / "new" / "film.gif"
     gap = 12

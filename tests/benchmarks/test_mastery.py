@@ -422,6 +422,15 @@ def test_what_will_not_do_is_a_message(options, message, tmp_path, monkeypatch):
             "agent_kwargs name 'math:pi' as a class, and it is 3.14",
         ),
         (
+            {"agent_kwargs": '{"target_class": {"function": "math:pi"}}'},
+            "agent_kwargs name 'math:pi' as a function, and it is 3.14",
+        ),
+        (
+            {"agent_kwargs": '{"goal_wrapper_kwargs": {"state_key": "my.module:key"}}'},
+            r'if "my.module:key" is to be a function, write {"function": "my.module:key"}',
+        ),
+        ({"checkpoint_minutes": 0.0}, "checkpoint_minutes must be above 0, got 0"),
+        (
             {"agent_kwargs": '{"target_class": {"class": "ReLU"}}'},
             'agent_kwargs must name a class as {"class": "module:Name"}, got \'ReLU\'',
         ),

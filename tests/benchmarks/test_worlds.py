@@ -14,6 +14,7 @@ from benchmarks.worlds import PartialView, SettingError, WholeGrid, World, minig
 from gym_twoRooms.layout import NAMED_LAYOUTS, LayoutError
 from gym_twoRooms.oracle import mastery_ceiling
 from sb3_manygoals import ManyGoalsDQN
+from tests.sb3_manygoals.goal_worlds import Track
 from tests.sb3_manygoals.worlds import NumberedCorridor
 
 SMALL = World("TwoRoomsSwitchSmall-v0")
@@ -274,6 +275,13 @@ def test_what_is_no_world_is_refused(arguments, message):
     world = World(*arguments)
     with pytest.raises(SettingError, match=message):
         world.make()
+
+
+def test_a_goal_env_is_refused_in_words():
+    gym.register("Track-v0", Track)
+    message = "observations are Dicts, which the command line does not take. ManyGoalsDQN itself"
+    with pytest.raises(SettingError, match=message):
+        World("Track-v0").make()
 
 
 def test_the_goal_is_worth_one_and_ends_the_episode_as_time_does():
