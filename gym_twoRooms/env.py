@@ -282,19 +282,21 @@ def observation_space(mdp: TwoRoomsMDP) -> spaces.Space[NDArray[np.uint8]]:
     return cast("spaces.Space[NDArray[np.uint8]]", box)
 
 
-def given_state(options: dict[str, Any] | None) -> Any:
+def given_state(options: dict[str, Any] | None, others: tuple[str, ...] = ()) -> Any:
     """
     Return the state given in the options of a reset.
 
     :param options: The options, or None
+    :param others: Names of options that the caller has taken out, for the message
     :return: What the user gave as ``"state"``, not yet checked; None if nothing was given
     :raises ValueError: If there are other options
     """
     unknown = set(options or ()) - {"state"}
     if unknown:
-        raise ValueError(
-            f"Unknown reset options {sorted(map(str, unknown))}; the only one is 'state'."
-        )
+        known = "the only one is 'state'"
+        if others:
+            known = f"there are {', '.join(map(repr, ('state', *others)))}"
+        raise ValueError(f"Unknown reset options {sorted(map(str, unknown))}; {known}.")
     return (options or {}).get("state")
 
 

@@ -161,7 +161,7 @@ class TwoRoomsSwitchVectorEnv(
         options = dict(options or {})
         mask = self._check_mask(options.pop("reset_mask", None))
         rows = np.flatnonzero(mask)
-        states = given_state(options)
+        states = given_state(options, ("reset_mask",))
         if states is not None:
             if np.shape(states) not in ((), (self.num_envs,)):
                 raise ValueError(

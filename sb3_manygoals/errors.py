@@ -162,6 +162,46 @@ def own_rewards(
     return np.array(floats, np.float64)
 
 
+def own_step(stepped: Any, source: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    """
+    Return what a step of an environment gave, after a check.
+
+    :param stepped: what ``step`` returned
+    :param source: the object that checks, so that ``learn`` can tell which environments it has
+    :return: observation, reward, whether the episode has terminated, whether it was truncated, and
+        info
+    :raises EnvironmentFault: if these are not five values, or info is no dict
+    """
+    parts = "observation, reward, terminated, truncated and info"
+    _check_values(stepped, "step", parts, 5, source)
+    observation, reward, terminated, truncated, info = stepped
+    return observation, reward, terminated, truncated, info
+
+
+def own_reset(first: Any, source: object) -> tuple[Any, dict[str, Any]]:
+    """
+    Return what a reset of an environment gave, after a check.
+
+    :param first: what ``reset`` returned
+    :param source: the object that checks, so that ``learn`` can tell which environments it has
+    :return: observation and info
+    :raises EnvironmentFault: if these are not two values, or info is no dict
+    """
+    _check_values(first, "reset", "observation and info", 2, source)
+    observation, info = first
+    return observation, info
+
+
+def _check_values(values: Any, method: str, parts: str, n: int, source: object) -> None:
+    """Raise an error if these are not the values of a method of Gymnasium's API."""
+    if not isinstance(values, (tuple, list)) or len(values) != n:
+        got = f"{len(values)} values" if isinstance(values, (tuple, list)) else "a single value"
+        raise EnvironmentFault(f"{got} by {method}(): Gymnasium's API has {n}, {parts}", id(source))
+    if not isinstance(values[-1], dict):
+        shown = reprlib.repr(values[-1])
+        raise EnvironmentFault(f"an info of {shown} by {method}(): a dict is needed", id(source))
+
+
 @contextmanager
 def stepping(source: object) -> Iterator[None]:
     """

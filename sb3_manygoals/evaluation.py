@@ -23,7 +23,7 @@ from sb3_manygoals.goals.spaces import check_goal_space, check_inside, converted
 from sb3_manygoals.packing import PackedSpace, as_packed, unpacked
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.terminal_watch import TerminalWatch
-from sb3_manygoals.validation import check_count, check_number, how_to_offer_actions
+from sb3_manygoals.validation import batch_shape, check_count, check_number, how_to_offer_actions
 from sb3_manygoals.world import LearnedStates
 
 
@@ -174,6 +174,8 @@ def evaluate_mastery(
                 rules.goal_buffer, "give goal_buffer=GoalBuffer(space, state_key=...)"
             )
     check_count("max_steps", max_steps)
+    if ceiling is not None and not callable(ceiling):
+        raise TypeError(f"ceiling must be a function of a goal and a start, got {ceiling!r}")
     horizon = getattr(ceiling, "horizon", max_steps)
     if horizon != max_steps:
         raise ValueError(
@@ -467,10 +469,11 @@ def _check(
             f"{type(goals).__name__}"
         )
     goals = converted(as_packed(goals, goal_space), goal_space)
-    fits = goals.ndim > 0 and len(goals) > 0 and goals.shape[1:] == goal_space.shape
+    shape = goal_space.shape or ()
+    fits = goals.ndim > 0 and len(goals) > 0 and goals.shape[1:] == shape
     if not fits or goals.dtype != goal_space.dtype:
         raise ValueError(
-            f"goals must be {goal_space.dtype} of shape (n, *{goal_space.shape}) with n > 0, got "
+            f"goals must be {goal_space.dtype} of shape {batch_shape(shape)} with n > 0, got "
             f"{goals.dtype} of {goals.shape}"
         )
     if rules.goal_buffer is not None:

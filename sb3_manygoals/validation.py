@@ -230,3 +230,24 @@ def is_held(given: NDArray[Any], converted: NDArray[Any]) -> bool:
     if converted.dtype.kind not in "iu" or given.dtype == converted.dtype:
         return True
     return np.array_equal(given, converted)
+
+
+def batch_shape(shape: tuple[int, ...]) -> str:
+    """
+    Return the shape of n arrays in words, for messages.
+
+    :param shape: shape of one of them
+    :return: such as "(n, 84, 84)"
+    """
+    return f"({', '.join(['n', *map(str, shape)])}{'' if shape else ','})"
+
+
+def writable(array: Any) -> NDArray[Any]:
+    """
+    Return an array that may be written to. PyTorch warns of others.
+
+    :param array: an array, or what becomes one
+    :return: the same array. A copy, if it is read-only
+    """
+    found = np.asarray(array)
+    return found if found.flags.writeable else found.copy()

@@ -112,6 +112,8 @@ class AuxiliaryCallback(BaseCallback):
         self.weight = check_number("the weight", weight, at_least=0)
         self.n_steps = check_count("n_steps", n_steps)
         self.batch_size = check_count("batch_size", batch_size)
+        if episodes is not None and not isinstance(episodes, EpisodeBuffer):
+            raise TypeError(f"episodes must be an EpisodeBuffer, got {episodes!r}")
         if batch_size % n_steps:
             raise ValueError(
                 f"batch_size must be a multiple of n_steps, {n_steps}, got {batch_size}"
@@ -270,6 +272,15 @@ class AuxiliaryCallback(BaseCallback):
             return EpisodeBuffer(space, normalized=True)
         n_stack = getattr(self.training_env.unwrapped, "n_stack", 1)
         stack = unwrap_vec_wrapper(self.training_env, VecFrameStack)
+        shape = space.shape or ()
+        if isinstance(stack, VecFrameStack) and shape == stack.observation_space.shape:
+            if len(shape) == 3 and stack.stacked_obs.stack_dimension == -1:
+                # SB3 has taken the first axis of the stack for the channels, and not the last.
+                raise ValueError(
+                    f"the shape of the stacked pictures, {shape}, does not tell which axis holds "
+                    "the channels: put the channels first, "
+                    'VecFrameStack(VecTransposeImage(venv), n, channels_order="first")'
+                )
         # The buffer needs stacks along the first axis. Vectors have them there. So have images,
         # because SB3 moves their channels there.
         if isinstance(stack, VecFrameStack) and (

@@ -95,7 +95,7 @@ def check_cells(size: tuple[int, int], crop: int, cell: int) -> None:
     if not 1 <= crop <= min(size):
         raise ValueError(
             f"crop must be between 1 and the smaller side of the picture, {size[0]}x{size[1]},"
-            f" got {crop!r}"
+            f" got {crop!r}: policy_kwargs of the policy has crop, by default 80, and cell"
         )
     if cell < 1 or crop % cell:
         raise ValueError(f"cell must be a divisor of crop, {crop}, got {cell!r}")

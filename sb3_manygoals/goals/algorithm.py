@@ -102,6 +102,12 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         if wrappers_moved or self._marks not in (None, marks_of(env)):
             self._last_obs = None
         self._marks = None
+        if not all(tracker.training for tracker in goal_trackers(env)):
+            self._warn_once(
+                "training",
+                "the goal wrapper of the environment has training=False, so nothing that is met "
+                "becomes a goal or a state: to learn, wrap the environment with training=True",
+            )
         prepared = super()._setup_learn(total, *args, **kwargs)
         self._marks_of_step = marks_of(env) if self._has_callbacks else None
         self._n_moves = self._moves
@@ -222,7 +228,8 @@ class GoalAlgorithm(OffPolicyAlgorithm):
 class _WatchCallback(BaseCallback):
     """
     Sees how far the environments have come, before other callbacks. At the end of training it says
-    which held-out observations were never met, and makes callbacks forget each other.
+    which held-out observations were never met, and whether no goal of a list was ever achieved. It
+    makes callbacks forget each other.
     """
 
     def __init__(self, learner: GoalAlgorithm) -> None:
@@ -238,9 +245,11 @@ class _WatchCallback(BaseCallback):
     def _on_training_end(self) -> None:
         self.learner._marks = marks_of(self.training_env)
         goals = getattr(self.learner, "goal_buffer", None)
-        unmet = goals.describe_unmet() if goals is not None and goals.has_held_out else None
-        if unmet is not None:
-            self.learner._warn_once(unmet, unmet)
+        if goals is not None:
+            unmet = goals.describe_unmet() if goals.has_held_out else None
+            for message in (unmet, goals.describe_unachieved()):
+                if message is not None:
+                    self.learner._warn_once(message, message)
         # The local variables that SB3 gives to callbacks refer to all of them, and to the model. In
         # this circle, a model of gigabytes would stay after nothing else refers to it.
         for one in inner_callbacks(self.locals["callback"]):

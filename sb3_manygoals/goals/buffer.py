@@ -46,6 +46,8 @@ _INDEX_SIZE = 184
 _SIZE_OF_MEAN = 8
 # The nearest goal is searched for only if all goals together have at most so many numbers.
 _MOST_NUMBERS_TO_SEARCH = 2**26
+# What so many states achieve is asked for a warning. The user's function takes one at a time.
+_MOST_STATES_TO_ASK = 20_000
 # The search compares so many numbers at a time.
 _NUMBERS_AT_A_TIME = 2**20
 # The examples of states that have several observations.
@@ -114,6 +116,10 @@ class GoalBuffer:
         state_class: type[ExactStates] | None = None,
         state_kwargs: dict[str, Any] | None = None,
     ) -> None:
+        if not isinstance(observation_space, spaces.Space):
+            raise TypeError(
+                f"observation_space must be a space of Gymnasium, got {observation_space!r}"
+            )
         source = ObservationSource(observation_space)
         if source.is_goal_env:
             raise TypeError(
@@ -780,6 +786,29 @@ class GoalBuffer:
             f"{len(unmet)} of {len(held_out)} held-out observations were never met, the first is "
             f"{shown(unmet[0])}{self.describe_nearest(unmet[0])}; do they equal observations byte "
             "for byte, after any rounding and casting?"
+        )
+
+    def describe_unachieved(self) -> str | None:
+        """
+        Say that no goal of ``goal_list`` was ever achieved, for a warning.
+
+        :return: a sentence. None if there is no such list, one of its goals was achieved, or nobody
+            can tell
+        """
+        n_states = len(self.states)
+        if self._goal_list is None or not 0 < n_states <= _MOST_STATES_TO_ASK:
+            return None
+        if n_states == self.states.capacity or not self.achievement.is_bound:
+            return None
+        achieved = np.unique(self.achieved(self.states.observations), axis=0)
+        first = self._goal_list[0]
+        for goal in self._goal_list:
+            if self.is_reached(achieved, np.repeat(goal[None], len(achieved), axis=0)).any():
+                return None
+        return (
+            f"none of the {len(self._goal_list)} goals in goal_list was ever achieved. The first "
+            f"is {shown(first)}, and what was achieved first is {shown(achieved[0])}: does goal "
+            "return such numbers?"
         )
 
     @property

@@ -20,6 +20,9 @@ from sb3_manygoals.validation import is_held
 _GOAL_ENV_KEYS = ("observation", "achieved_goal", "desired_goal")
 # So many random goals are compared with each other to learn how a GoalEnv says success.
 _GOALS_TO_TRY = 6
+# Points that lie at these shares of the way from one random goal to the next are compared, too.
+# Random goals are far from each other, where a dense reward may have reached its lowest value.
+_SHARES_OF_WAYS = np.geomspace(1e-6, 0.3, 12)
 
 CallEnv = Callable[..., Any]
 """Calls a method of an environment: its name, then its arguments."""
@@ -129,12 +132,16 @@ class ObservationSource:
         :param kinds: what the user gave: ``state_key``, ``goal``, ``goal_space`` and ``reached``
         :param call_env: calls a method of the environment. A GoalEnv needs it
         :return: the same arguments, for functions of packed observations
+        :raises TypeError: if ``state_key`` or ``goal`` is no function
         :raises ValueError: if ``goal`` is given for a GoalEnv, a GoalEnv's success cannot be found
             out, or ``reached`` is given without ``goal`` for other observations of several parts
         """
         if self.packed is None:
             return kinds
         found = dict(kinds)
+        for name in ("state_key", "goal"):
+            if kinds[name] is not None and not callable(kinds[name]):
+                raise TypeError(f"{name} must be a function, got {kinds[name]!r}")
         part = "observation" if self.is_goal_env else None
         if kinds["state_key"] is not None:
             found["state_key"] = self._of_unpacked(kinds["state_key"], part)
@@ -210,7 +217,8 @@ class EnvReached:
     Whether achievements reach goals, as a GoalEnv says: by ``compute_reward``, if it has two values
     and one of them is that of each goal for itself, or by ``compute_terminated``.
 
-    It finds out which by random goals, and whether a batch of pairs gives what single pairs give.
+    It finds out which by random goals and, in spaces of floats, by points near them. It also finds
+    out whether a batch of pairs gives what single pairs give.
     If not, pairs are asked for one by one, with a warning. It is not saved with its environment: a
     saved one is bound again by the goal wrapper of the next environment.
 
@@ -230,7 +238,12 @@ class EnvReached:
         left = np.repeat(goals, len(goals), axis=0)
         right = np.tile(goals, (len(goals), *[1] * (goals.ndim - 1)))
         is_same = np.eye(len(goals), dtype=np.bool_).ravel()
-        self.method, self.success_value = self._find_method(left, right, is_same)
+        near, far = _on_the_way(goals)
+        self.method, self.success_value = self._find_method(
+            np.concatenate([left, near]),
+            np.concatenate([right, far]),
+            np.concatenate([is_same, np.zeros(len(near), np.bool_)]),
+        )
         self._is_batched = self._agrees_in_batches(left, right)
 
     def _one_by_one(
@@ -343,6 +356,16 @@ class EnvReached:
         else:
             found = self._one_by_one(self.method, achieved, desired)
         return np.asarray(found == self.success_value)
+
+
+def _on_the_way(goals: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return points on the ways between goals, and the goals from which they lead; none of ints."""
+    if goals.dtype.kind != "f":
+        return goals[:0], goals[:0]
+    starts = goals[:-1]
+    points = [(1.0 - share) * starts + share * goals[1:] for share in _SHARES_OF_WAYS]
+    near = np.concatenate(points).astype(goals.dtype)
+    return near, np.tile(starts, (len(points), *[1] * (goals.ndim - 1)))
 
 
 def env_sets_goals(goals_from: GoalsFrom, source: ObservationSource) -> bool:

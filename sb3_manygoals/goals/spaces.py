@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals.packing import as_packed, packed_observation
-from sb3_manygoals.validation import ARRAY_SPACES, why_no_array_space
+from sb3_manygoals.validation import ARRAY_SPACES, batch_shape, why_no_array_space, writable
 
 # Messages show the numbers of an observation if it has no more than these.
 _MOST_SHOWN = 16
@@ -252,8 +252,8 @@ def check_goal_obs(space: spaces.Dict, observation: Any, advice: str) -> dict[st
             f'observation must be a dict with "observation" and "desired_goal", got {got}: {advice}'
         )
     goal_obs = {
-        "observation": packed_observation(observation, space["observation"]),
-        "desired_goal": np.asarray(as_packed(observation["desired_goal"], space["desired_goal"])),
+        "observation": writable(packed_observation(observation, space["observation"])),
+        "desired_goal": writable(as_packed(observation["desired_goal"], space["desired_goal"])),
     }
     shapes = [goal_obs[key].shape for key in keys]
     wanted = [space[key].shape or () for key in keys]
@@ -261,6 +261,13 @@ def check_goal_obs(space: spaces.Dict, observation: Any, advice: str) -> dict[st
         shape[: max(len(shape) - len(of_one), 0)]
         for shape, of_one in zip(shapes, wanted, strict=True)
     ]
+    for key, shape, of_one in zip(keys, shapes, wanted, strict=True):
+        # The channels of pictures may be on either side.
+        may_differ = wanted[0] == wanted[1] or len(of_one) == 3
+        if not may_differ and shape[max(len(shape) - len(of_one), 0) :] != of_one:
+            raise ValueError(
+                f"{key} must have shape {of_one}, or {batch_shape(of_one)} for a batch, got {shape}"
+            )
     differ = shapes[0] != shapes[1] if wanted[0] == wanted[1] else batches[0] != batches[1]
     if differ:
         same = "one shape" if wanted[0] == wanted[1] else f"shapes {wanted[0]} and {wanted[1]}"

@@ -232,13 +232,16 @@ class GoalBufferWrapper(
         if seed is not None:
             tracker.seed(seed)
             self.action_space.seed(seed)
-        world_obs, info = self.env.reset(seed=seed, options=options or None)
+        world_obs, info = errors.own_reset(
+            self.env.reset(seed=seed, options=options or None), tracker
+        )
 
         def move() -> NDArray[Any]:
             nonlocal info
             with errors.stepping(tracker):
                 action = _random_action(self.action_space, info)
-                world_obs, _, terminated, truncated, info = self.env.step(action)
+                stepped = self.env.step(action)
+            world_obs, _, terminated, truncated, info = errors.own_step(stepped, tracker)
             if terminated or truncated:
                 world_obs, info = self.env.reset()
             observation = self._own(world_obs, "an observation")[None]
@@ -279,7 +282,8 @@ class GoalBufferWrapper(
             # A number of Python, because environments use actions as keys.
             action = one_action(action, self.action_space)
         with errors.stepping(tracker):
-            world_obs, env_reward, *env_ends, world_info = self.env.step(action)
+            stepped = self.env.step(action)
+        world_obs, env_reward, *env_ends, world_info = errors.own_step(stepped, tracker)
         what = "a terminal observation" if any(env_ends) else "an observation"
         observation = self._own(world_obs, what)
         info = dict(world_info)
@@ -425,6 +429,11 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         goal_list: NDArray[Any] | None = None,
         goals_from: GoalsFrom = "auto",
     ) -> None:
+        if not isinstance(venv, VecEnv):
+            raise TypeError(
+                f"venv must be a VecEnv of SB3, got {venv!r}: put GoalBufferWrapper around a "
+                "single environment, and GymnasiumVecEnv around a vector environment of Gymnasium"
+            )
         was_auto = reset_worlds == "auto"
         if not can_reset_single_envs(venv):
             if reset_worlds is True:

@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CallbackList,
@@ -179,7 +180,8 @@ def check_around(env: VecEnv) -> None:
     Raise an error for wrappers under which goals are no longer what is observed.
 
     :param env: with a goal wrapper
-    :raises ValueError: if it has a VecNormalize, or a wrapper around the goal wrapper that changes
+    :raises ValueError: if it has a VecNormalize or a wrapper of Gymnasium that normalizes by a
+        running mean, or a wrapper around the goal wrapper that changes
         observations
     """
     normalizer = unwrap_vec_normalize(env)
@@ -194,6 +196,13 @@ def check_around(env: VecEnv) -> None:
             "rewards of goals, from which a model learns, and the rewards of the environment, "
             "which a model remembers for tasks, must not drift. Leave it out"
         )
+    for wrapper in (NormalizeObservation, NormalizeReward):
+        if any(env.env_is_wrapped(wrapper)) and any(env.get_attr("update_running_mean")):
+            raise ValueError(
+                f"{wrapper.__name__} is not supported: what it makes of an observation or a reward "
+                "drifts, and a goal is one exact observation. Leave it out, as policies "
+                "standardize observations by themselves, or set its update_running_mean to False"
+            )
     trackers = find_trackers(env)
     if not trackers:
         return

@@ -23,6 +23,7 @@ from stable_baselines3.common.preprocessing import get_flattened_obs_dim
 from stable_baselines3.common.type_aliases import (
     GymEnv,
     MaybeCallback,
+    RolloutReturn,
     Schedule,
     TrainFreq,
     TrainFrequencyUnit,
@@ -54,7 +55,12 @@ from sb3_manygoals.many_goals_dqn.acting import ActingMixin
 from sb3_manygoals.many_goals_dqn.adoption import AdoptionMixin
 from sb3_manygoals.many_goals_dqn.circles import Circles
 from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs
-from sb3_manygoals.many_goals_dqn.pacing import LateLinearSchedule, UpdatePacer, update_rhythm
+from sb3_manygoals.many_goals_dqn.pacing import (
+    LONGEST_RHYTHM,
+    LateLinearSchedule,
+    UpdatePacer,
+    update_rhythm,
+)
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.policies import (
     CnnPolicy,
@@ -431,6 +437,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             check_number("max_grad_norm", self.max_grad_norm, above=0)
         if self.target_update_interval is not None:
             check_count("target_update_interval", self.target_update_interval, floats=True)
+        for name in ("batch_size", "goal_batch_size"):
+            check_count(name, getattr(self, name))
 
     def _check_states(self) -> None:
         """Raise an error if arguments of states are wrong or do not fit together."""
@@ -440,6 +448,12 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
                 f"state_kwargs {sorted(self.state_kwargs)} given, but states will not be learned: "
                 "they need state_class=LearnedStates"
             )
+        if self.state_kwargs:
+            try:
+                # It is built once to check the arguments. It is needed after thousands of steps.
+                (self.state_class or LearnedStates)(spaces.Discrete(2), 1, **self.state_kwargs)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"state_kwargs: {error}") from error
         if self.goals_in_replay and self.state_class is not None:
             raise ValueError(
                 "goals_in_replay: goals are forgotten, and so are states, state_class must not be "
@@ -569,6 +583,11 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             assert self.goal_buffer is not None
             # Goals that were given have a key, too.
             check_state_class(self.state_class, self.goal_buffer.state_key)
+            if self.state_kwargs and self.goal_buffer.state_key is not None:
+                raise ValueError(
+                    f"state_kwargs {sorted(self.state_kwargs)} given, but states will not be "
+                    "learned: state_key says what a state is"
+                )
             if self._is_to_learn_states:
                 self._use_learned_states()
             self.policy.shift_values(self.targets.initial_value)
@@ -792,6 +811,32 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         if self.action_masks and (is_reset or self._last_action_masks is None):
             self._read_action_masks()
         return prepared
+
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        train_freq: TrainFreq,
+        *args: Any,
+        **kwargs: Any,
+    ) -> RolloutReturn:
+        """
+        Collect transitions until the next update, or until training ends if that comes first.
+
+        With few updates for each step, a rollout may be longer than training.
+
+        :param env: the environments
+        :param callback: callback that is called at each step
+        :param train_freq: length of the rollout
+        :param args: further arguments of SB3's method
+        :param kwargs: further arguments of SB3's method
+        :return: how many steps were made, how many episodes ended, and whether training goes on
+        """
+        is_step = train_freq.unit == TrainFrequencyUnit.STEP
+        if is_step and not self._rhythm_is_given and train_freq.frequency > LONGEST_RHYTHM:
+            left = math.ceil((self._total_timesteps - self.num_timesteps) / env.num_envs)
+            train_freq = train_freq._replace(frequency=min(train_freq.frequency, max(left, 1)))
+        return super().collect_rollouts(env, callback, train_freq, *args, **kwargs)
 
     def _warn_if_nothing_is_learned(self) -> None:
         """Warn if training ends before the first update, or if a loaded model knows nothing."""

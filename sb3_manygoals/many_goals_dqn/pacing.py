@@ -9,6 +9,9 @@ from typing import Any
 
 from sb3_manygoals.validation import check_number
 
+LONGEST_RHYTHM = 64
+"""Most vector steps between two updates, if ``updates_per_step`` allows it."""
+
 # The first cycle has so many updates for each state, and at least so many.
 _UPDATES_PER_STATE = 0.7
 _SHORTEST_CYCLE = 300
@@ -24,8 +27,6 @@ _TOLERATED_UNTIL = 10_000
 _FAILURES_HALVING = 3.3
 # A cycle has at most so many times the updates of the one before.
 _GREATEST_GROWTH = 8
-# If updates_per_step allows it, there are at most so many vector steps between two updates.
-_LONGEST_RHYTHM = 64
 # Sums of fractions of updates are right up to this number.
 _ROUNDING = 1e-6
 
@@ -238,7 +239,7 @@ def update_rhythm(updates_per_step: float, n_envs: int) -> tuple[int, int]:
     """
     check_number("updates_per_step", updates_per_step, at_least=1e-6, at_most=1000)
     per_vector_step = Fraction(updates_per_step).limit_denominator(10**6) * n_envs
-    if per_vector_step < Fraction(1, _LONGEST_RHYTHM):
+    if per_vector_step < Fraction(1, LONGEST_RHYTHM):
         return max(1, round(1 / per_vector_step)), 1
-    rhythm = per_vector_step.limit_denominator(_LONGEST_RHYTHM)
+    rhythm = per_vector_step.limit_denominator(LONGEST_RHYTHM)
     return rhythm.denominator, rhythm.numerator

@@ -24,7 +24,7 @@ from sb3_manygoals.goals.spaces import check_numbers
 from sb3_manygoals.many_goals_dqn.planning import TransitionModel
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.packing import as_packed, unpacked
-from sb3_manygoals.validation import as_held, check_number
+from sb3_manygoals.validation import as_held, check_number, writable
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, LearnedStates, WorldModel
 from sb3_manygoals.world.model import outcome_keys
 
@@ -171,7 +171,7 @@ class TaskPolicy(BasePolicy):
                 f"observation must be an array, one of {self.observation_space}, got a dict"
             )
         check_numbers(self.observation_space, np.asarray(observation), "observation")
-        tensor, vectorized = self.obs_to_tensor(observation)
+        tensor, vectorized = self.obs_to_tensor(writable(observation))
         assert isinstance(tensor, th.Tensor)
         allowed = None
         masks = None

@@ -233,6 +233,7 @@ def test_rendering(mode):
         ({"state": -1}, ValueError, r"in \[0, \d+\), got -1"),
         ({"state": [0, 1, 2]}, ValueError, r"have shape \(2,\), got \(3,\)"),
         ({"state": [0.0, 1.0]}, TypeError, "must be an integer"),
+        ({"reset_maks": 1}, ValueError, r"\['reset_maks'\]; there are 'state', 'reset_mask'"),
     ],
 )
 def test_invalid_options_are_refused_and_change_nothing(options, error, message):

@@ -129,6 +129,17 @@ class DenseTerminates(Dense, Terminates):
     """A track with dense rewards that says by ``compute_terminated`` which goals are reached."""
 
 
+class Clipped(Track):
+    """A track with dense rewards that are as low as they can be from some distance on."""
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        return -np.minimum(np.linalg.norm(achieved - desired, axis=-1), TOLERANCE)
+
+
+class ClippedTerminates(Clipped, Terminates):
+    """Such a track that says by ``compute_terminated`` which goals are reached."""
+
+
 class Constant(Track):
     """A track whose rewards say nothing."""
 

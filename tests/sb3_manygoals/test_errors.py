@@ -32,6 +32,39 @@ from tests.sb3_manygoals.updates import count_updates
 from tests.sb3_manygoals.worlds import Always, Corridor
 
 
+class Old(Corridor):
+    """Returns from ``step`` and ``reset`` what the functions make of Gymnasium's values."""
+
+    def __init__(self, step=tuple, reset=tuple):
+        super().__init__()
+        self.of_step = step
+        self.of_reset = reset
+
+    def step(self, action):
+        return self.of_step(super().step(action))
+
+    def reset(self, *, seed=None, options=None):
+        return self.of_reset(super().reset(seed=seed, options=options))
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        (
+            {"step": lambda values: (*values[:3], values[4])},
+            r"4 values by step\(\): Gymnasium's API has 5, observation, reward, terminated, trunc",
+        ),
+        ({"reset": lambda values: values[0]}, r"a single value by reset\(\): .* has 2, observ"),
+        ({"reset": lambda values: (*values, 0)}, r"3 values by reset\(\): Gymnasium's API has 2"),
+        ({"step": lambda values: (*values[:4], None)}, r"an info of None by step\(\): a dict"),
+        ({"reset": lambda values: (values[0], 7)}, r"an info of 7 by reset\(\): a dict is"),
+    ],
+)
+def test_what_is_not_gymnasiums_api_is_named(functions, message):
+    with pytest.raises(errors.EnvironmentFault, match=f"environment (0 )?gave {message}"):
+        ManyGoalsDQN("MlpPolicy", Old(**functions), seed=0).learn(10)
+
+
 class Hostile(gym.Env):
     """Counts its steps in float32 observations, and does one bad thing at one of them."""
 

@@ -70,6 +70,14 @@ def test_a_ceiling_for_another_number_of_steps_is_refused():
         )
 
 
+def test_a_ceiling_that_is_no_function_is_refused():
+    env = gym.make_vec(SMALL, num_envs=2, vectorization_mode="vector_entry_point")
+    mdp = env.unwrapped.mdp
+    policy = OraclePolicy(mdp, np.arange(2))
+    with pytest.raises(TypeError, match=r"ceiling must be a function of a goal and .*, got 0\.5"):
+        evaluate_mastery(policy, env, mdp.observe(np.arange(2)), 20, ceiling=0.5)
+
+
 def test_a_model_that_cannot_act_is_refused():
     env = gym.make_vec(SMALL, num_envs=2, vectorization_mode="vector_entry_point")
     goals = env.unwrapped.mdp.observe(np.arange(2))
@@ -259,7 +267,7 @@ def test_goals_may_be_lists_and_of_any_dtype_that_their_space_holds():
     [
         (
             {"goals": np.zeros((2, 5), np.uint8)},
-            r"goals must be uint8 of shape \(n, \*\(6,\)\) .* got uint8 of \(2, 5\)",
+            r"goals must be uint8 of shape \(n, 6\) .* got uint8 of \(2, 5\)",
         ),
         ({"goals": np.zeros((2, 6))}, "goals must be uint8 of shape .* got float64"),
         ({"goals": np.zeros((0, 6), np.uint8)}, "with n > 0"),

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from sb3_manygoals.validation import check_number
+from sb3_manygoals.validation import batch_shape, check_number, writable
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,17 @@ def test_numbers_within_their_bounds_are_returned_and_others_refused(
         message = f"size must be a number in {interval}, got {value!r}"
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             check_number("size", value, **bounds)
+
+
+def test_arrays_that_may_not_be_written_to_are_copied():
+    array = np.arange(3)
+    assert writable(array) is array
+    array.flags.writeable = False
+    copied = writable(array)
+    copied[0] = 7
+    assert array.tolist() == [0, 1, 2]
+    assert writable([1, 2]).tolist() == [1, 2]
+
+
+def test_shapes_of_batches_in_words():
+    assert [batch_shape(shape) for shape in ((), (3,), (4, 5))] == ["(n,)", "(n, 3)", "(n, 4, 5)"]

@@ -1,5 +1,7 @@
 """Tests of the callbacks of auxiliary tasks."""
 
+import warnings
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from stable_baselines3.common.vec_env import (
     VecTransposeImage,
 )
 
+import gym_twoRooms  # noqa: F401 - it registers its worlds
 from sb3_manygoals import AuxiliaryActorCriticPolicy
 from sb3_manygoals.auxiliary import (
     EpisodeBuffer,
@@ -852,3 +855,29 @@ def test_a_loss_that_is_not_finite_stops_before_the_step():
     with pytest.raises(FloatingPointError, match="the loss of update 1"):
         model.learn(1000, callback)
     assert all(th.isfinite(value).all() for value in model.policy.state_dict().values())
+
+
+def test_episodes_that_are_no_buffer_are_refused():
+    with pytest.raises(TypeError, match="episodes must be an EpisodeBuffer, got 5"):
+        ManyGoalsCallback(episodes=5)
+
+
+def test_stacked_pictures_whose_channels_cannot_be_found_are_refused():
+    """SB3 takes the first axis of (10, 10, 12) for the channels. The frames are in the last one."""
+    policy = {"tasks": ["many_goals"], "embedding_dim": 16}
+
+    def learn(venv):
+        with warnings.catch_warnings():
+            # SB3 warns of channels that it does not find.
+            warnings.simplefilter("ignore")
+            model = build(venv, policy)
+            model.learn(20, ManyGoalsCallback(batch_size=5))
+        return model
+
+    def worlds():
+        return make_vec_env("TwoRoomsSwitch-v0", 2)
+
+    with pytest.raises(ValueError, match=r"shape of the stacked pictures, .* does not tell which"):
+        learn(VecFrameStack(worlds(), 4))
+    first = learn(VecFrameStack(VecTransposeImage(worlds()), 4, channels_order="first"))
+    assert first.observation_space.shape[0] == 12

@@ -192,7 +192,7 @@ def test_a_model_and_a_policy_are_saved_and_loaded(tmp_path):
         (
             {"tasks": ("pixel_control",)},
             ValueError,
-            "crop must be between 1 and the smaller side of .*, 10x10, got 80",
+            "crop must be between 1 and .*, 10x10, got 80: policy_kwargs of the policy has crop",
         ),
         (
             {"tasks": ("pixel_control",), "crop": 10, "cell": 4},

@@ -705,6 +705,24 @@ def test_achievements_that_were_held_out_and_never_met_are_named():
     assert buffer.describe_unmet() is None
 
 
+def test_goals_of_a_list_that_nothing_achieves_are_named():
+    listed = GoalBuffer(GRID, 10, goal=place, goal_list=[[7, 7], [8, 8]])
+    assert listed.describe_unachieved() is None
+    listed.observe(array_of([(0, 0, 0), (1, 1, 0)]))
+    assert listed.describe_unachieved().startswith(
+        "none of the 2 goals in goal_list was ever achieved. The first is [7, 7], and what was "
+        "achieved first is [0, 0]"
+    )
+    listed.observe(array_of([(8, 8, 1)]))
+    assert listed.describe_unachieved() is None
+    near = GoalBuffer(PLANE, 10, goal=lambda spot: spot, goal_list=[[9.0, 9.0]], reached=1.0)
+    near.observe(np.array([[7.0, 9.0]]))
+    assert near.describe_unachieved() is not None
+    near.observe(np.array([[8.5, 9.0]]))
+    assert near.describe_unachieved() is None
+    assert GoalBuffer(GRID, 10, goal=place).describe_unachieved() is None
+
+
 def test_goals_that_known_ones_reach_are_not_unknown():
     buffer = GoalBuffer(PLANE, 10, np.array([[9.0, 9.0]]), reached=1.0)
     buffer.observe(np.array([[0.0, 0.0], [3.0, 3.0]]))

@@ -14,6 +14,7 @@ from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.world import ExactStates, LearnedStates
 from tests.sb3_manygoals.many_goals_dqn.memories import goals_of
+from tests.sb3_manygoals.worlds import Corridor
 
 PIXELS = spaces.Box(0, 255, (2, 2), np.uint8)
 # Few values, so that batches repeat themselves.
@@ -324,3 +325,8 @@ def test_fewer_learned_states_than_exact_ones_fit_into_memory(monkeypatch):
     assert type(fixed.states) is ExactStates
     assert fixed.state_class is None
     assert fixed.capacity == 1_000
+
+
+def test_what_is_no_space_is_refused():
+    with pytest.raises(TypeError, match="observation_space must be a space of Gymnasium, got <"):
+        GoalBuffer(Corridor())

@@ -20,6 +20,8 @@ from tests.sb3_manygoals.goal_worlds import (
     RIGHT,
     STAY,
     Broken,
+    Clipped,
+    ClippedTerminates,
     Constant,
     Dense,
     DenseTerminates,
@@ -68,6 +70,7 @@ def test_goal_envs_that_cannot_be_reset_one_by_one_are_a_warning():
         (Raises, "compute_reward", 0.0, False),
         (Terminates, "compute_terminated", 1.0, True),
         (DenseTerminates, "compute_terminated", 1.0, True),
+        (ClippedTerminates, "compute_terminated", 1.0, True),
     ],
 )
 def test_the_environment_says_which_goals_are_reached(world, method, success, takes_batches):
@@ -89,8 +92,11 @@ def test_the_environment_says_which_goals_are_reached(world, method, success, ta
 @pytest.mark.parametrize(
     ("world", "message"),
     [
-        # Six goals have fifteen distances from each other, and none from themselves.
-        (Dense, "dense rewards, .*: compute_reward gave 16 different ones for 36 pairs. .*sparse"),
+        # Six goals have fifteen distances from each other, and none from themselves. There are
+        # twelve points on each of five ways from one of them to the next.
+        (Dense, "dense rewards, .*: compute_reward gave 76 different ones for 96 pairs. .*sparse"),
+        # Only points on these ways are near enough to goals.
+        (Clipped, "dense rewards, .*: compute_reward gave .* different ones for 96 pairs"),
         (Constant, "compute_reward does not tell a goal .*, and compute_terminated neither. Give"),
         (Track, "compute_reward does not tell a goal .*, and compute_terminated neither. Give"),
         (Broken, r"its compute_reward raised KeyError\('reward'\). Give reached"),
@@ -535,3 +541,10 @@ def test_an_environment_to_evaluate_in_is_not_asked_in_training():
     trained.close()
     following.reset(options={"cell": 2, "own": 1.125})
     assert following.step(LEFT)[2]
+
+
+@pytest.mark.parametrize("name", ["state_key", "goal"])
+def test_functions_of_a_goal_env_or_a_dict_are_checked_at_once(name):
+    for world in (Sparse, Room):
+        with pytest.raises(TypeError, match=f"{name} must be a function, got 3"):
+            GoalBufferWrapper(world(), **{name: 3})

@@ -320,6 +320,7 @@ def test_an_evaluation_adds_no_goals_and_records_no_rewards(vector):
             for it in ("a", np.inf, np.nan)
         ),
         ({"goal_buffer": 3}, TypeError, "goal_buffer must be a GoalBuffer or None, got 3"),
+        ({"state_key": 3}, TypeError, "state_key must be a function, got 3"),
         (
             {"goal_buffer": GoalBuffer(spaces.Discrete(5))},
             ValueError,
@@ -457,3 +458,9 @@ def test_a_goal_may_be_a_sequence_of_numbers(kind):
     assert observation["desired_goal"].dtype == CELLS.dtype
     with pytest.raises(ValueError, match=r"options\['goal'\] must be uint8 of shape"):
         env.reset(options={"goal": kind([1.5] * CELLS.shape[1])})
+
+
+@pytest.mark.parametrize("env", [Corridor, lambda: gym.vector.SyncVectorEnv([Corridor] * 2)])
+def test_what_is_no_vec_env_of_sb3_is_refused(env):
+    with pytest.raises(TypeError, match=r"venv must be a VecEnv of SB3, got .*GymnasiumVecEnv"):
+        VecGoalBufferWrapper(env())

@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
@@ -263,6 +264,30 @@ def test_what_is_of_the_wrong_kind_is_a_type_error(make, message):
         ),
         (lambda: make_model(normalized_inside()), "must not drift. Leave it out"),
         (
+            lambda: make_model(NormalizeObservation(Corridor())),
+            "NormalizeObservation is not supported: what it makes of an observation",
+        ),
+        (
+            lambda: make_model(make_vec_env(lambda: NormalizeReward(Corridor()), 2)),
+            "NormalizeReward is not supported: what it makes of an observation or a reward",
+        ),
+        (
+            lambda: make_model(state_kwargs={"n_updates": -1}),
+            "state_kwargs: n_updates must be a whole number, at least 1, got -1",
+        ),
+        (
+            lambda: make_model(
+                state_kwargs={"n_updates": 3}, goal_wrapper_kwargs={"state_key": np.argmax}
+            ),
+            "['n_updates'] given, but states will not be learned: state_key says what a state is",
+        ),
+        (
+            lambda: make_model(
+                goal_wrapper_kwargs={"goal": lambda picture: picture[:2]}, updates_per_step=1.0
+            ).predict({"observation": CELLS[0], "desired_goal": CELLS[0]}),
+            "desired_goal must have shape (2,), or (n, 2) for a batch, got (6,)",
+        ),
+        (
             lambda: make_model(stacked_around()),
             "a wrapper around the goal wrapper changes observations, FrameStackObservation",
         ),
@@ -283,6 +308,48 @@ def test_what_is_of_the_wrong_kind_is_a_type_error(make, message):
 def test_what_cannot_be_learned_from_or_asked_for_is_a_value_error(make, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+def test_a_frozen_normalization_does_not_drift():
+    env = NormalizeObservation(Corridor())
+    env.update_running_mean = False
+    assert len(make_model(env).learn(60).goal_buffer) == 6
+
+
+def test_misspelled_arguments_of_states_are_a_type_error_at_once():
+    with pytest.raises(TypeError, match=r"state_kwargs: .* unexpected keyword argument 'nupdates'"):
+        make_model(state_kwargs={"nupdates": 3})
+
+
+def test_a_size_that_loading_has_changed_is_checked(tmp_path):
+    make_model().save(tmp_path / "model")
+    with pytest.raises(ValueError, match="batch_size must be a whole number, at least 1, got -3"):
+        ManyGoalsDQN.load(tmp_path / "model", batch_size=-3)
+
+
+def test_learning_where_nothing_becomes_a_goal_is_a_warning():
+    """This wrapper is for acting. It is easily left around the environment."""
+    model = make_model().learn(60)
+    acting = GoalBufferWrapper(Corridor(length=6), model.goal_buffer, training=False)
+    model.set_env(acting)
+    with pytest.warns(UserWarning, match="has training=False, so nothing that is met becomes"):
+        model.learn(60, reset_num_timesteps=False)
+
+
+def test_goals_of_a_list_that_are_never_achieved_are_a_warning():
+    goals = {"goal": lambda cell: int(cell[0]), "goal_list": [[7], [8]]}
+    with pytest.warns(UserWarning, match=r"none of the 2 goals in goal_list .* first is \[7\]"):
+        make_model(goal_wrapper_kwargs=goals).learn(60)
+    # One of these is achieved, and others may be later.
+    make_model(goal_wrapper_kwargs={**goals, "goal_list": [[7], [1]]}).learn(60)
+
+
+def test_few_updates_do_not_make_training_longer():
+    model = make_model(make_vec_env(Corridor, 3), updates_per_step=1e-4).learn(100)
+    assert model.num_timesteps == 102
+    assert model.learn(50, reset_num_timesteps=False).num_timesteps == 153
+    # What the user says in SB3's words is done as SB3 does it.
+    assert make_model(train_freq=150, gradient_steps=1).learn(100).num_timesteps == 150
 
 
 def test_a_gamma_of_0_is_learned_where_values_are_bootstrapped():

@@ -90,6 +90,14 @@ def test_it_goes_to_the_reward_and_past_no_end(treasure):
     assert evaluate_policy(policy, several, 6) == (1.0, 0.0)
 
 
+def test_observations_that_may_not_be_written_to_are_no_warning(treasure):
+    """Those of the goal buffer are read-only, and PyTorch warns of such arrays."""
+    one = treasure.goal_buffer.observations[0]
+    assert not one.flags.writeable
+    treasure.task_policy().predict(one)
+    treasure.predict({"observation": one, "desired_goal": one}, planned=False)
+
+
 def test_the_policy_is_saved_and_does_not_change_with_the_model(treasure, tmp_path):
     policy = treasure.task_policy(gamma=0.9)
     policy.save(tmp_path / "task.pt")
