@@ -54,6 +54,7 @@ from sb3_manygoals.goals.wrapping import (
 from sb3_manygoals.many_goals_dqn.acting import ActingMixin
 from sb3_manygoals.many_goals_dqn.adoption import AdoptionMixin
 from sb3_manygoals.many_goals_dqn.circles import Circles
+from sb3_manygoals.many_goals_dqn.clocks import find_clock
 from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs
 from sb3_manygoals.many_goals_dqn.pacing import (
     LONGEST_RHYTHM,
@@ -1261,6 +1262,17 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
                 stacklevel=3,
             )
 
+    def _warn_of_clock(self) -> None:
+        """Warn once of a number in the observations that goes on at every step."""
+        index = None if self.world is None else find_clock(self.world)
+        if index is not None:
+            self._warn_once(
+                "clock",
+                f"number {index} of the observations went on in every transition, as a clock does. "
+                "So no state recurs within an episode, and a goal is a place at one time. Leave it "
+                'out, goal_wrapper_kwargs={"state_key": ...} or a wrapper that removes it',
+            )
+
     def dump_logs(self) -> None:
         """Write a row of the log. The loss is copied from the device only here."""
         self._require_env()
@@ -1329,6 +1341,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             self._log_interval = None
             self._is_learning = False
         self._warn_of_alike_goals()
+        self._warn_of_clock()
         return self
 
     def learn_from(

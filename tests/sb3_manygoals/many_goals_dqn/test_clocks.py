@@ -1,0 +1,87 @@
+"""Numbers in observations that go on at every step are found, and others are not."""
+
+from itertools import pairwise
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import gym_twoRooms  # noqa: F401 - it registers its worlds
+from sb3_manygoals import ManyGoalsDQN
+from sb3_manygoals.many_goals_dqn.clocks import find_clock
+from sb3_manygoals.world import ExactStates, KeyedStates, WorldModel
+from tests.sb3_manygoals.many_goals_dqn.models import make_model
+
+PLACES = spaces.Box(-100.0, 100.0, (3,), np.float32)
+
+
+class Timed(gym.Env):
+    """A walk on a line. The observation has the place, and the share of time that is left."""
+
+    observation_space = spaces.Box(-1.0, 20.0, (2,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def observation(self):
+        return np.array([self.place, 1.0 - self.time / 20], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(20))
+        self.time = 0
+        return self.observation(), {}
+
+    def step(self, action):
+        self.place = min(max(self.place + (-1, 1, 0)[int(action)], 0), 19)
+        self.time += 1
+        return self.observation(), 0.0, False, self.time == 20, {}
+
+
+def model_of(transitions, states=None):
+    """Return a model of a world in which these transitions were met."""
+    states = ExactStates(PLACES, 1_000) if states is None else states
+    world = WorldModel(states, 2)
+    for before, after in transitions:
+        ids = states.add(np.array([before, after], np.float32))
+        world.record(ids[:1], np.array([0]), ids[1:], np.zeros(1), np.zeros(1, np.bool_))
+    return world
+
+
+def walk(n, step):
+    """Return n transitions of a random walk whose last number makes a step each time."""
+    rng = np.random.default_rng(0)
+    places = np.cumsum(rng.integers(-1, 2, (n + 1, 2)), axis=0)
+    rows = np.column_stack([places, step * np.arange(n + 1)])
+    return list(pairwise(rows))
+
+
+@pytest.mark.parametrize("step", [0.25, -0.25])
+def test_what_goes_on_at_every_step_is_found(step):
+    assert find_clock(model_of(walk(300, step))) == 2
+
+
+def test_what_stands_still_once_or_was_seldom_seen_is_no_clock():
+    transitions = walk(300, 0.25)
+    assert find_clock(model_of(transitions[:150])) is None
+    still = (transitions[-1][1], transitions[-1][1])
+    assert find_clock(model_of([*transitions, still])) is None
+    assert find_clock(model_of(walk(300, 0.0))) is None
+
+
+def test_states_by_a_key_are_not_looked_at():
+    states = KeyedStates(PLACES, 1_000, lambda place: place[:2])
+    assert find_clock(model_of(walk(300, 0.25), states)) is None
+
+
+def test_a_clock_that_starts_again_with_each_episode_is_a_warning():
+    with pytest.warns(UserWarning, match="number 1 of the observations went on in every .*_key"):
+        make_model(Timed()).learn(600)
+    # With a key, nothing is to be warned of.
+    key = {"state_key": lambda seen: int(seen[0])}
+    assert len(make_model(Timed(), goal_wrapper_kwargs=key).learn(600).goal_buffer) == 20
+
+
+def test_pictures_have_no_numbers_that_count():
+    world = gym.make("TwoRoomsSwitchSmall-v0")
+    model = ManyGoalsDQN("CnnPolicy", world, seed=0, learning_starts=50, updates_per_step=0.01)
+    assert find_clock(model.learn(300).world) is None
