@@ -57,16 +57,19 @@ CHANGEABLE = frozenset(
         *("total_steps", "steps", "patience"),
         *("eval_freq", "eval_episodes", "final_episodes", "most_goals", "curve_goals"),
         *("learning_rate", "pretraining_learning_rate", "ent_coef", "weight"),
-        *("batch_size", "goal_batch_size", "agent_kwargs"),
+        *("batch_size", "goal_batch_size", "agent_kwargs", "map"),
     }
 )
 """
 Options whose values may change when a run goes on.
 
-Some arguments in ``agent_kwargs`` must not change; the checkpoint refuses them. Of all other
-options, the checkpoint brings back what they were. New values would have no effect, or only on a
-part of the measurements.
+The file of a map may have another path, and some arguments in ``agent_kwargs`` may change. The
+checkpoint refuses others, and another map. Of all other options, the checkpoint brings back what
+they were. New values would have no effect, or only on a part of the measurements.
 """
+
+NAMES = {"env_id": "world"}
+"""Names of options on the command line that differ from those of the settings."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +91,8 @@ class RunConfig(ABC):
     Ctrl-C."""
     resume: Path | None = None
     """Folder of a run to go on with, from its newest checkpoint or the start. Options are by
-    default those of that run. Its length, its measurements and its rates of learning may change,
-    but not what a checkpoint brings back, such as the world and the agent."""
+    default those of that run. Its length, how often it is measured and its rates of learning may
+    change, but not what a checkpoint brings back, such as the world and the agent."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
@@ -160,15 +163,24 @@ def open_folder(config: RunConfig, name: str) -> Path:
     if config.resume is None:
         write_config(folder, config)
     else:
-        begun = dataclasses.asdict(config.saved(folder))
-        for name, value in dataclasses.asdict(config).items():
-            if name not in CHANGEABLE and value != begun[name]:
-                raise SettingError(
-                    f"{name} must be {begun[name]}, as the run in {folder} was begun with it, "
-                    f"got {value}"
-                )
+        for name, value in _fixed_at_begin(config, folder).items():
+            raise SettingError(
+                f"{NAMES.get(name, name)} must be {value}, as the run in {folder} was begun with "
+                f"it, got {getattr(config, name)}"
+            )
     print(f"writing to {folder}")
     return folder
+
+
+def _fixed_at_begin(config: RunConfig, folder: Path) -> dict[str, Any]:
+    """Return the options that must stay what they were when a run began, and differ now."""
+    begun = config.saved(folder)
+    return {
+        field.name: getattr(begun, field.name)
+        for field in dataclasses.fields(config)
+        if field.name not in CHANGEABLE
+        and getattr(config, field.name) != getattr(begun, field.name)
+    }
 
 
 def write_config(folder: Path, config: Any) -> dict[str, Any]:
@@ -192,6 +204,8 @@ def carry_out(config: RunConfig, folder: Path) -> None:
     """
     Do a run of a suite in its folder, or go on with it.
 
+    A default may have changed since the run began. Then the run goes on with the old value.
+
     :param config: settings of the run
     :param folder: the folder of the run, which need not be there yet
     """
@@ -199,7 +213,10 @@ def carry_out(config: RunConfig, folder: Path) -> None:
     if not (folder / "config.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_config(folder, config)
-    dataclasses.replace(config, resume=folder).run()
+    fixed = _fixed_at_begin(config, folder)
+    for name, value in fixed.items():
+        print(f"goes on with {name} {value}, as it was begun, and not {getattr(config, name)}")
+    dataclasses.replace(config, **fixed, resume=folder).run()
 
 
 def train(

@@ -9,7 +9,7 @@ import math
 import reprlib
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.connection import wait
 from numbers import Real
@@ -194,12 +194,18 @@ def own_reset(first: Any, source: object) -> tuple[Any, dict[str, Any]]:
 
 def _check_values(values: Any, method: str, parts: str, n: int, source: object) -> None:
     """Raise an error if these are not the values of a method of Gymnasium's API."""
-    if not isinstance(values, (tuple, list)) or len(values) != n:
-        got = f"{len(values)} values" if isinstance(values, (tuple, list)) else "a single value"
+    is_array = isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1
+    is_several = isinstance(values, (tuple, list)) or is_array
+    if not is_several or len(values) != n:
+        got = f"{len(values)} values" if is_several else f"one {type(values).__name__}"
         raise EnvironmentFault(f"{got} by {method}(): Gymnasium's API has {n}, {parts}", id(source))
-    if not isinstance(values[-1], dict):
+    if not isinstance(values[-1], Mapping):
         shown = reprlib.repr(values[-1])
-        raise EnvironmentFault(f"an info of {shown} by {method}(): a dict is needed", id(source))
+        raise EnvironmentFault(
+            f"an info of {shown} by {method}(): a dict is needed, not a "
+            f"{type(values[-1]).__name__}",
+            id(source),
+        )
 
 
 @contextmanager

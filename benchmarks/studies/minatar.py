@@ -112,7 +112,8 @@ class MinAtarStudyConfig(StudyConfig):
     """
     A part of the study in MinAtar: carry out what has not finished.
 
-    What has finished is compared in comparison.csv.
+    What has finished is compared in comparison.csv; other parts than the first have the name of the
+    part before that.
     """
 
     root: Path = Path("runs/minatar-study")

@@ -166,10 +166,7 @@ def carry_out(spec: Spec, folder: Path) -> Mapping[str, Any]:
         found: dict[str, Any] = json.loads((own / "score.json").read_text(encoding="utf-8"))
         curve = own / "curve.csv"
         score = found["score"]
-        found |= {
-            "mean_return": mean_return(curve, random_score(spec.game)),
-            "steps_to_half": steps_to_half(curve, score),
-        }
+        found |= {"mean_return": mean_return(curve), "steps_to_half": steps_to_half(curve, score)}
         return found | shares(own / "progress.csv")
     row = pd.read_csv(own / "summary.csv", dtype=str).iloc[0]
     numbers = row.drop(["world", "agent", "seed", "targets"]).dropna().astype(float)
@@ -193,21 +190,22 @@ def random_score(game: str) -> float:
     return next((float(each["random"][game]) for each in tables if game in each.index), 0.0)
 
 
-def mean_return(curve: Path, before: float = 0.0) -> float:
+def mean_return(curve: Path) -> float:
     """
     Return the mean of the returns while training.
 
-    A row of the curve counts for the steps since the row before.
+    A row of the curve counts for the steps since the row before. Steps before the first row, as
+    those of pre-training, count as 0. So in games with scores below 0, compare this mean only
+    between agents with the same steps of pre-training.
 
     :param curve: ``curve.csv``, which need not be there
-    :param before: the return that steps before the first row count for, as those of pre-training
-    :return: the mean; ``before``, if no episode has ended
+    :return: the mean, 0 before an episode has ended
     """
     rows = pd.read_csv(curve, float_precision="round_trip") if curve.exists() else pd.DataFrame()
     if rows.empty:
-        return before
+        return 0.0
     gained: float = sum((rows["step"].diff() * rows["episode_return"])[1:].tolist())
-    return (gained + int(rows["step"].iloc[0]) * before) / int(rows["step"].iloc[-1])
+    return gained / int(rows["step"].iloc[-1])
 
 
 def steps_to_half(curve: Path, score: float | None) -> int | None:
@@ -246,7 +244,9 @@ def shares(progress: Path) -> dict[str, float]:
 def _known_value(run: Result, measure: str) -> float:
     """Return a measure of a run, or the score of random play if no episode has ended."""
     value = run.values[measure]
-    return random_score(run.spec.game) if value is None else float(value)
+    if run.values["score"] is None or value is None:
+        return random_score(run.spec.game)
+    return float(value)
 
 
 def compared(

@@ -60,7 +60,8 @@ class TasksStudyConfig(StudyConfig):
     """
     All agents in six worlds of MiniGrid, or PPO on each task of TwoRoomsSwitch.
 
-    What has not finished is carried out, and what has finished is compared in comparison.csv.
+    What has not finished is carried out, and what has finished is compared in comparison.csv, or in
+    scratch-comparison.csv.
     """
 
     root: Path = Path("runs/tasks-study")

@@ -210,8 +210,16 @@ def leave(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def obeying_signals() -> Iterator[None]:
-    """Let signals that tell the process to end raise an exception, see :func:`leave`."""
-    before = {number: signal.signal(number, leave) for number in SIGNALS}
+    """
+    Let signals that tell the process to end raise an exception, see :func:`leave`.
+
+    A terminal that is closed is one of them, unless ``nohup`` or the like ignores it.
+    """
+    numbers = list(SIGNALS)
+    hangup = getattr(signal, "SIGHUP", None)
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        numbers.append(hangup)
+    before = {number: signal.signal(number, leave) for number in numbers}
     try:
         yield
     finally:

@@ -215,7 +215,7 @@ def measured_rates(finished: Iterable[Result]) -> dict[str, float]:
     for result in finished:
         took = result.seconds
         if result.attempts > 1:
-            took = result.values.get("training_seconds", 0.0)
+            took = result.values.get("training_seconds") or 0.0
         if took > 0:
             steps[result.spec.agent] += result.spec.steps
             seconds[result.spec.agent] += took

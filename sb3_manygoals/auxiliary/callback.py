@@ -274,7 +274,7 @@ class AuxiliaryCallback(BaseCallback):
         stack = unwrap_vec_wrapper(self.training_env, VecFrameStack)
         shape = space.shape or ()
         if isinstance(stack, VecFrameStack) and shape == stack.observation_space.shape:
-            if len(shape) == 3 and stack.stacked_obs.stack_dimension == -1:
+            if is_image_space(space) and stack.stacked_obs.stack_dimension == -1:
                 # SB3 has taken the first axis of the stack for the channels, and not the last.
                 raise ValueError(
                     f"the shape of the stacked pictures, {shape}, does not tell which axis holds "

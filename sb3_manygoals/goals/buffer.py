@@ -46,8 +46,8 @@ _INDEX_SIZE = 184
 _SIZE_OF_MEAN = 8
 # The nearest goal is searched for only if all goals together have at most so many numbers.
 _MOST_NUMBERS_TO_SEARCH = 2**26
-# What so many states achieve is asked for a warning. The user's function takes one at a time.
-_MOST_STATES_TO_ASK = 20_000
+# For a warning, the user's functions are asked about at most so many states and goals of a list.
+_MOST_PAIRS_TO_ASK = 20_000
 # The search compares so many numbers at a time.
 _NUMBERS_AT_A_TIME = 2**20
 # The examples of states that have several observations.
@@ -796,19 +796,23 @@ class GoalBuffer:
             can tell
         """
         n_states = len(self.states)
-        if self._goal_list is None or not 0 < n_states <= _MOST_STATES_TO_ASK:
+        if self._goal_list is None or n_states == 0 or n_states == self.states.capacity:
             return None
-        if n_states == self.states.capacity or not self.achievement.is_bound:
+        if (self.state_ids != UNKNOWN).any() or not self.achievement.is_bound:
             return None
-        achieved = np.unique(self.achieved(self.states.observations), axis=0)
         first = self._goal_list[0]
-        for goal in self._goal_list:
-            if self.is_reached(achieved, np.repeat(goal[None], len(achieved), axis=0)).any():
+        achieved = self.achieved(self.states.observations[:1])
+        if self.achievement.reached is not None:
+            if n_states * len(self._goal_list) > _MOST_PAIRS_TO_ASK:
                 return None
+            achieved = np.unique(self.achieved(self.states.observations), axis=0)
+            for goal in self._goal_list:
+                if self.is_reached(achieved, np.repeat(goal[None], len(achieved), axis=0)).any():
+                    return None
         return (
             f"none of the {len(self._goal_list)} goals in goal_list was ever achieved. The first "
-            f"is {shown(first)}, and what was achieved first is {shown(achieved[0])}: does goal "
-            "return such numbers?"
+            f"is {shown(first)}, and one thing that was achieved is {shown(achieved[0])}: does "
+            "goal return such numbers, or was training too short?"
         )
 
     @property

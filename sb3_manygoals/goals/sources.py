@@ -23,6 +23,8 @@ _GOALS_TO_TRY = 6
 # Points that lie at these shares of the way from one random goal to the next are compared, too.
 # Random goals are far from each other, where a dense reward may have reached its lowest value.
 _SHARES_OF_WAYS = np.geomspace(1e-6, 0.3, 12)
+# There may be so many different rewards of these points: some sparse rewards have several levels.
+_MOST_LEVELS = 5
 
 CallEnv = Callable[..., Any]
 """Calls a method of an environment: its name, then its arguments."""
@@ -238,12 +240,7 @@ class EnvReached:
         left = np.repeat(goals, len(goals), axis=0)
         right = np.tile(goals, (len(goals), *[1] * (goals.ndim - 1)))
         is_same = np.eye(len(goals), dtype=np.bool_).ravel()
-        near, far = _on_the_way(goals)
-        self.method, self.success_value = self._find_method(
-            np.concatenate([left, near]),
-            np.concatenate([right, far]),
-            np.concatenate([is_same, np.zeros(len(near), np.bool_)]),
-        )
+        self.method, self.success_value = self._find_method(left, right, is_same)
         self._is_batched = self._agrees_in_batches(left, right)
 
     def _one_by_one(
@@ -266,7 +263,12 @@ class EnvReached:
             # Different goals may be near enough to each other.
             tells = (rewards[is_same] == of_success).all() and (rewards != of_success).any()
             if tells and not is_dense:
-                return "compute_reward", float(of_success)
+                # Random goals are far from each other, where a dense reward may be cut off.
+                near, _ = self._tried("compute_reward", *_on_the_way(np.unique(left, axis=0)))
+                if near is None or len(np.unique(near)) <= _MOST_LEVELS:
+                    return "compute_reward", float(of_success)
+                is_dense = True
+                rewards = near
         terminated, _ = self._tried("compute_terminated", left, right)
         if terminated is not None and terminated[is_same].all() and not terminated.all():
             return "compute_terminated", 1.0

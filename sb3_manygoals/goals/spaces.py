@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from sb3_manygoals.packing import as_packed, packed_observation
-from sb3_manygoals.validation import ARRAY_SPACES, batch_shape, why_no_array_space, writable
+from sb3_manygoals.validation import ARRAY_SPACES, batch_shape, why_no_array_space
 
 # Messages show the numbers of an observation if it has no more than these.
 _MOST_SHOWN = 16
@@ -252,8 +252,8 @@ def check_goal_obs(space: spaces.Dict, observation: Any, advice: str) -> dict[st
             f'observation must be a dict with "observation" and "desired_goal", got {got}: {advice}'
         )
     goal_obs = {
-        "observation": writable(packed_observation(observation, space["observation"])),
-        "desired_goal": writable(as_packed(observation["desired_goal"], space["desired_goal"])),
+        "observation": packed_observation(observation, space["observation"]),
+        "desired_goal": np.asarray(as_packed(observation["desired_goal"], space["desired_goal"])),
     }
     shapes = [goal_obs[key].shape for key in keys]
     wanted = [space[key].shape or () for key in keys]

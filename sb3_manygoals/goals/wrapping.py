@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from stable_baselines3.common.callbacks import (
@@ -20,6 +21,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
+    SubprocVecEnv,
     VecEnv,
     VecEnvWrapper,
     unwrap_vec_normalize,
@@ -35,6 +37,8 @@ from sb3_manygoals.goals.wrapper import (
 )
 from sb3_manygoals.validation import check_action_space
 
+# What these make of observations and rewards drifts.
+_NORMALIZERS = (NormalizeObservation, NormalizeReward)
 # Goal wrappers around the environments of one learner must agree in these.
 _SHARED_SETTINGS = ("goal_reward", "step_reward", "selector_class", "selector_kwargs")
 
@@ -196,13 +200,13 @@ def check_around(env: VecEnv) -> None:
             "rewards of goals, from which a model learns, and the rewards of the environment, "
             "which a model remembers for tasks, must not drift. Leave it out"
         )
-    for wrapper in (NormalizeObservation, NormalizeReward):
-        if any(env.env_is_wrapped(wrapper)) and any(env.get_attr("update_running_mean")):
-            raise ValueError(
-                f"{wrapper.__name__} is not supported: what it makes of an observation or a reward "
-                "drifts, and a goal is one exact observation. Leave it out, as policies "
-                "standardize observations by themselves, or set its update_running_mean to False"
-            )
+    name = _running_normalizer(env.unwrapped)
+    if name is not None:
+        raise ValueError(
+            f"{name} is not supported: what it makes of an observation or a reward drifts, and a "
+            "goal is one exact observation. Leave it out, as policies standardize observations by "
+            "themselves, or set its update_running_mean to False"
+        )
     trackers = find_trackers(env)
     if not trackers:
         return
@@ -216,6 +220,24 @@ def check_around(env: VecEnv) -> None:
         f"{env.observation_space}. Put it below, GoalBufferWrapper(Wrapper(env)) or "
         "VecGoalBufferWrapper(VecFrameStack(venv, n))"
     )
+
+
+def _running_normalizer(env: VecEnv) -> str | None:
+    """Return the name of a wrapper of Gymnasium that normalizes by a running mean, if any."""
+    if isinstance(env, DummyVecEnv):
+        for one in env.envs:
+            layer = one
+            while isinstance(layer, gym.Wrapper):
+                if isinstance(layer, _NORMALIZERS) and layer.update_running_mean:
+                    return type(layer).__name__
+                layer = layer.env
+    elif isinstance(env, SubprocVecEnv):
+        for kind in _NORMALIZERS:
+            rows = np.flatnonzero(env.env_is_wrapped(kind)).tolist()
+            # The outermost wrapper with this attribute answers.
+            if rows and any(env.get_attr("update_running_mean", rows)):
+                return kind.__name__
+    return None
 
 
 def _wrappers_around(env: VecEnv) -> list[str]:

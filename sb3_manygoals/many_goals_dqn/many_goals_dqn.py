@@ -449,17 +449,29 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
                 f"state_kwargs {sorted(self.state_kwargs)} given, but states will not be learned: "
                 "they need state_class=LearnedStates"
             )
-        if self.state_kwargs:
-            try:
-                # It is built once to check the arguments. It is needed after thousands of steps.
-                (self.state_class or LearnedStates)(spaces.Discrete(2), 1, **self.state_kwargs)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"state_kwargs: {error}") from error
         if self.goals_in_replay and self.state_class is not None:
             raise ValueError(
                 "goals_in_replay: goals are forgotten, and so are states, state_class must not be "
                 "given"
             )
+
+    def _check_state_kwargs(self, goal_buffer: GoalBuffer) -> None:
+        """Raise an error if states cannot have these arguments."""
+        if not self.state_kwargs:
+            return
+        if goal_buffer.state_key is not None:
+            raise ValueError(
+                f"state_kwargs {sorted(self.state_kwargs)} given, but states will not be learned: "
+                "state_key says what a state is"
+            )
+        state_class = self.state_class or LearnedStates
+        try:
+            # By default, states are learned after thousands of steps only.
+            state_class(goal_buffer.observation_space, 1, **self.state_kwargs)
+        except TypeError as error:
+            raise TypeError(f"state_kwargs: {error}") from error
+        except ValueError as error:
+            raise ValueError(f"state_kwargs: {error}") from error
 
     @property
     def _may_learn_states(self) -> bool:
@@ -584,11 +596,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             assert self.goal_buffer is not None
             # Goals that were given have a key, too.
             check_state_class(self.state_class, self.goal_buffer.state_key)
-            if self.state_kwargs and self.goal_buffer.state_key is not None:
-                raise ValueError(
-                    f"state_kwargs {sorted(self.state_kwargs)} given, but states will not be "
-                    "learned: state_key says what a state is"
-                )
+            self._check_state_kwargs(self.goal_buffer)
             if self._is_to_learn_states:
                 self._use_learned_states()
             self.policy.shift_values(self.targets.initial_value)
@@ -824,7 +832,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         """
         Collect transitions until the next update, or until training ends if that comes first.
 
-        With few updates for each step, a rollout may be longer than training.
+        With few updates for each step, a rollout may be longer than training. A rollout that is
+        cut short has its updates all the same.
 
         :param env: the environments
         :param callback: callback that is called at each step

@@ -75,8 +75,10 @@ def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, ca
     }
 
 
-def test_commands_end_with_the_process_that_began_them(tmp_path, monkeypatch):
-    """SIGTERM to this process ends the commands, too, and what has ended is written down."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_commands_end_with_the_process_that_began_them(number, tmp_path, monkeypatch):
+    """A signal to this process ends the commands, too, and what has ended is written down."""
+    before = signal.getsignal(number)
     slow = ("timeit", "-n1", "-r1", "import time; time.sleep(60)")
     monkeypatch.setattr(gpu, "steps", lambda config, runs: {"quick": [("this",)], "slow": [slow]})
     begun = []
@@ -84,7 +86,7 @@ def test_commands_end_with_the_process_that_began_them(tmp_path, monkeypatch):
 
     def told_to_end(running, until, why):
         if running[0].args[2:] == list(slow) and why != "stopped":
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         begun.extend(running)
         return wait(running, until, why)
 
@@ -96,7 +98,7 @@ def test_commands_end_with_the_process_that_began_them(tmp_path, monkeypatch):
     assert [process.returncode for process in begun] == [0, -signal.SIGTERM]
     (folder,) = tmp_path.iterdir()
     assert [row["status"] for row in rows_of(folder / "gpu.csv")] == ["exit 0", "stopped, exit -15"]
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(number) == before
 
 
 def test_each_of_several_commands_has_its_own_seconds(tmp_path, monkeypatch):

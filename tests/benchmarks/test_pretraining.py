@@ -86,7 +86,9 @@ def test_a_run_begins_with_the_trunk_and_has_all_its_steps_and_files(agent, tmp_
     )
     assert A2C.load(folder / "model.zip", device="cpu").num_timesteps == last
     known = gather(read([folder]), "curve.csv")
-    assert set(known["agent"]) == {agent}
+    # Single runs have the names of the studies.
+    name = "a2c" if agent == "none" else f"{agent.replace('_', '-')}-pretraining"
+    assert set(known["agent"]) == {name}
     assert set(known["seed"]) == {1}
     assert known["step"].tolist() == steps
     if agent == "none":

@@ -365,23 +365,23 @@ def test_a_run_of_mastery_gives_the_numbers_of_its_summary(tmp_path):
     assert (values["steps"], values["reachable"]) == (400, 220)
 
 
-def test_the_mean_return_counts_what_was_before_the_first_row_as_told(tmp_path):
+def test_the_mean_return_counts_what_was_before_the_first_row_as_nothing(tmp_path):
     path = tmp_path / "curve.csv"
-    assert (mean_return(path), mean_return(path, -18.6)) == (0.0, -18.6)
+    assert mean_return(path) == 0.0
     path.write_text("step,episode_return\n100,5.0\n150,1.0\n250,2.0\n")
     assert mean_return(path) == (50 * 1.0 + 100 * 2.0) / 250
-    assert mean_return(path, -3.0) == (100 * -3.0 + 50 * 1.0 + 100 * 2.0) / 250
 
 
 def test_a_run_without_an_episode_counts_as_random_play():
     """In Double Dunk, random play has -18.6 and a human -15.5: a score of 0 would be superb."""
     config = BetaStudyConfig(seeds=1, games=("DoubleDunk",), only=("beta-0.02", "beta-0.1"))
     finished = [
-        Result(spec, {"score": score, "mean_return": score}, 1.0, 1)
-        for spec, score in zip(config.specs(), (-17.0, None), strict=True)
+        Result(spec, {"score": score, "mean_return": mean}, 1.0, 1)
+        for spec, score, mean in zip(config.specs(), (-17.0, None), (-18.0, 0.0), strict=True)
     ]
     rows = {row["agent"]: row for row in config.compare(finished).to_dict("records")}
     assert rows["beta-0.1"]["score"] == pytest.approx(0.0)
+    assert rows["beta-0.1"]["mean_return"] == pytest.approx(0.0)
     assert rows["beta-0.1"]["score_better"] == 0.0
 
 

@@ -51,7 +51,7 @@ def test_a_run_measures_its_task_and_goes_on(agent, tmp_path):
     assert [int(row["step"]) for row in rows_of(folder / "curve.csv")] == [600, 1200, 1800]
     other = ("--world", "MiniGrid-Empty-6x6-v0", "--total-steps", "2400")
     said = command("tasks", "--resume", str(folder), *other)
-    assert "env_id must be MiniGrid-Empty-5x5-v0, as the run in" in said.stderr
+    assert "world must be MiniGrid-Empty-5x5-v0, as the run in" in said.stderr
 
 
 def test_a_run_ends_once_its_task_was_solved_often_enough():

@@ -4,6 +4,8 @@ import copy
 import pickle
 import subprocess
 import sys
+from collections import UserDict
+from types import MappingProxyType
 
 import gymnasium as gym
 import numpy as np
@@ -54,7 +56,7 @@ class Old(Corridor):
             {"step": lambda values: (*values[:3], values[4])},
             r"4 values by step\(\): Gymnasium's API has 5, observation, reward, terminated, trunc",
         ),
-        ({"reset": lambda values: values[0]}, r"a single value by reset\(\): .* has 2, observ"),
+        ({"reset": lambda values: values[0]}, r"one ndarray by reset\(\): .* has 2, observ"),
         ({"reset": lambda values: (*values, 0)}, r"3 values by reset\(\): Gymnasium's API has 2"),
         ({"step": lambda values: (*values[:4], None)}, r"an info of None by step\(\): a dict"),
         ({"reset": lambda values: (values[0], 7)}, r"an info of 7 by reset\(\): a dict is"),
@@ -63,6 +65,18 @@ class Old(Corridor):
 def test_what_is_not_gymnasiums_api_is_named(functions, message):
     with pytest.raises(errors.EnvironmentFault, match=f"environment (0 )?gave {message}"):
         ManyGoalsDQN("MlpPolicy", Old(**functions), seed=0).learn(10)
+
+
+@pytest.mark.parametrize("info", [UserDict, MappingProxyType])
+def test_any_mapping_and_any_row_of_values_will_do(info):
+    def row(values):
+        found = np.empty(len(values), object)
+        found[:] = values
+        found[-1] = info(values[-1])
+        return found
+
+    model = ManyGoalsDQN("MlpPolicy", Old(row, list), seed=0, learning_starts=5)
+    assert len(model.learn(20).goal_buffer) > 1
 
 
 class Hostile(gym.Env):

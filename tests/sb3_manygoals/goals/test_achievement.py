@@ -710,8 +710,8 @@ def test_goals_of_a_list_that_nothing_achieves_are_named():
     assert listed.describe_unachieved() is None
     listed.observe(array_of([(0, 0, 0), (1, 1, 0)]))
     assert listed.describe_unachieved().startswith(
-        "none of the 2 goals in goal_list was ever achieved. The first is [7, 7], and what was "
-        "achieved first is [0, 0]"
+        "none of the 2 goals in goal_list was ever achieved. The first is [7, 7], and one thing "
+        "that was achieved is [0, 0]"
     )
     listed.observe(array_of([(8, 8, 1)]))
     assert listed.describe_unachieved() is None

@@ -19,6 +19,7 @@ from tests.sb3_manygoals.goal_worlds import (
     LEFT,
     RIGHT,
     STAY,
+    TOLERANCE,
     Broken,
     Clipped,
     ClippedTerminates,
@@ -92,11 +93,9 @@ def test_the_environment_says_which_goals_are_reached(world, method, success, ta
 @pytest.mark.parametrize(
     ("world", "message"),
     [
-        # Six goals have fifteen distances from each other, and none from themselves. There are
-        # twelve points on each of five ways from one of them to the next.
-        (Dense, "dense rewards, .*: compute_reward gave 76 different ones for 96 pairs. .*sparse"),
-        # Only points on these ways are near enough to goals.
-        (Clipped, "dense rewards, .*: compute_reward gave .* different ones for 96 pairs"),
+        # Six goals have fifteen distances from each other, and none from themselves.
+        (Dense, "dense rewards, .*: compute_reward gave 16 different ones for 36 pairs. .*sparse"),
+        (Clipped, "dense rewards, .*: compute_reward gave .* different ones for"),
         (Constant, "compute_reward does not tell a goal .*, and compute_terminated neither. Give"),
         (Track, "compute_reward does not tell a goal .*, and compute_terminated neither. Give"),
         (Broken, r"its compute_reward raised KeyError\('reward'\). Give reached"),
@@ -109,6 +108,33 @@ def test_an_environment_that_does_not_say_it_is_refused(world, message):
     env = GoalBufferWrapper(world(), reached=0.125)
     env.reset(options={"cell": 0, "own": 1.125})
     assert env.step(RIGHT)[2]
+
+
+def test_dense_rewards_that_are_cut_off_before_the_next_random_goal_are_found():
+    """Only points on the ways between goals are near enough to them: twelve on each of five."""
+    with pytest.raises(ValueError, match=r"compute_reward gave .* different ones for 60 pairs"):
+        asked(Clipped())
+
+
+def test_sparse_rewards_of_several_levels_or_of_few_places_are_sparse():
+    class Levels(Track):
+        def compute_reward(self, achieved, desired, info):
+            distances = np.abs(achieved - desired)[..., 0]
+            return -0.5 * (distances > TOLERANCE) - 0.5 * (distances > 1.1 * TOLERANCE)
+
+    class Cells(Track):
+        def compute_reward(self, achieved, desired, info):
+            if not np.isin(achieved, goals).all():
+                raise KeyError("no such cell")
+            return near(achieved, desired) - 1.0
+
+    places = np.float64([[0.0], [TOLERANCE / 2], [2 * TOLERANCE]])
+    assert asked(Levels())(places, np.zeros((3, 1))).tolist() == [True, True, False]
+    space = copy.deepcopy(PLACES)
+    space.seed(0)
+    goals = np.stack([space.sample() for _ in range(6)])
+    found = asked(Cells())
+    assert (found.method, found.success_value) == ("compute_reward", 0.0)
 
 
 @pytest.mark.parametrize("vector", [False, True])

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
 from sb3_manygoals.auxiliary import EpisodeBuffer
@@ -310,10 +310,28 @@ def test_what_cannot_be_learned_from_or_asked_for_is_a_value_error(make, message
         make()
 
 
-def test_a_frozen_normalization_does_not_drift():
-    env = NormalizeObservation(Corridor())
+def frozen(env):
+    """Return an environment whose outermost wrapper normalizes by means that stay."""
     env.update_running_mean = False
+    return env
+
+
+def test_a_frozen_normalization_does_not_drift():
+    env = frozen(NormalizeObservation(Corridor()))
     assert len(make_model(env).learn(60).goal_buffer) == 6
+    mixed = DummyVecEnv([lambda: frozen(NormalizeReward(Corridor())), Corridor])
+    assert len(make_model(mixed).learn(60).goal_buffer) == 6
+
+
+def test_each_of_several_normalizations_is_looked_at():
+    inside = lambda: frozen(NormalizeReward(NormalizeObservation(Corridor())))  # noqa: E731
+    with pytest.raises(ValueError, match="NormalizeObservation is not supported"):
+        make_model(inside())
+    outside = NormalizeReward(frozen(NormalizeObservation(Corridor())))
+    with pytest.raises(ValueError, match="NormalizeReward is not supported"):
+        make_model(outside)
+    with pytest.raises(ValueError, match="NormalizeObservation is not supported"):
+        make_model(DummyVecEnv([Corridor, lambda: NormalizeObservation(Corridor())]))
 
 
 def test_misspelled_arguments_of_states_are_a_type_error_at_once():

@@ -90,12 +90,17 @@ def test_it_goes_to_the_reward_and_past_no_end(treasure):
     assert evaluate_policy(policy, several, 6) == (1.0, 0.0)
 
 
-def test_observations_that_may_not_be_written_to_are_no_warning(treasure):
-    """Those of the goal buffer are read-only, and PyTorch warns of such arrays."""
-    one = treasure.goal_buffer.observations[0]
-    assert not one.flags.writeable
-    treasure.task_policy().predict(one)
-    treasure.predict({"observation": one, "desired_goal": one}, planned=False)
+def test_observations_that_may_not_be_written_to_are_no_warning():
+    """Those of the goal buffer are read-only, and PyTorch warns once of such pictures."""
+    model = make_model(Corridor(image=True), "CnnPolicy").learn(40)
+    picture = model.goal_buffer.observations[0]
+    assert not picture.flags.writeable
+    policy = model.task_policy(lambda seen: seen[:, 0, 5, 0] > 0)
+    seen = []
+    encode = policy.obs_to_tensor
+    policy.obs_to_tensor = lambda observation: seen.append(observation) or encode(observation)
+    policy.predict(picture)
+    assert seen[0].flags.writeable
 
 
 def test_the_policy_is_saved_and_does_not_change_with_the_model(treasure, tmp_path):
