@@ -226,7 +226,7 @@ def test_without_functions_all_is_as_it_was():
             np.arange(3.0),
             GoalBuffer(SPACE, 10, **KINDS["pairs"]),
             ValueError,
-            r"goals must be int64 of shape \(n, \*\(\)\) with n > 0, got float64 of \(3,\)",
+            r"goals must be int64 of shape \(n,\) with n > 0, got float64 of \(3,\)",
         ),
         (
             np.array([0, 3]),
