@@ -392,9 +392,9 @@ def test_a_long_training_does_not_delay_the_choice_in_the_next_one():
 
 
 def test_a_given_target_class_is_kept_and_checkpoints_of_others_are_refused(tmp_path):
-    planned = make_model(Changing(always), target_class=PlannedTargets, updates_per_step=0.2).learn(
-        300
-    )
+    planned = make_model(Changing(always), target_class=PlannedTargets, updates_per_step=0.2)
+    with pytest.warns(UserWarning, match="number 1 .* as a clock does"):
+        planned.learn(300)
     assert isinstance(planned.targets, PlannedTargets)
     bootstrapped = make_model(Changing(never), target_class=TDTargets, updates_per_step=0.2)
     bootstrapped.learn(300, ExactCheckpointCallback(tmp_path))
