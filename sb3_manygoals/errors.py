@@ -30,6 +30,10 @@ _SILENCE_S = 1.0
 _GOODBYE_S = 5.0
 # The kinds of NumPy dtypes that hold real numbers.
 _NUMBERS = "biuf"
+# The values of the two methods of Gymnasium's API.
+_STEP = "observation, reward, terminated, truncated and info"
+_RESET = "observation and info"
+_API = f"Gymnasium's API has 5 of step(), {_STEP}, and 2 of reset(), {_RESET}"
 # Each step makes two contexts of workers, and most VecEnvs have none.
 _NOT_WATCHING: AbstractContextManager[None] = nullcontext()
 
@@ -172,8 +176,7 @@ def own_step(stepped: Any, source: object) -> tuple[Any, Any, Any, Any, dict[str
         info
     :raises EnvironmentFault: if these are not five values, or info is no dict
     """
-    parts = "observation, reward, terminated, truncated and info"
-    _check_values(stepped, "step", parts, 5, source)
+    _check_values(stepped, "step", _STEP, 5, source)
     observation, reward, terminated, truncated, info = stepped
     return observation, reward, terminated, truncated, info
 
@@ -187,7 +190,7 @@ def own_reset(first: Any, source: object) -> tuple[Any, dict[str, Any]]:
     :return: observation and info
     :raises EnvironmentFault: if these are not two values, or info is no dict
     """
-    _check_values(first, "reset", "observation and info", 2, source)
+    _check_values(first, "reset", _RESET, 2, source)
     observation, info = first
     return observation, info
 
@@ -200,12 +203,13 @@ def _check_values(values: Any, method: str, parts: str, n: int, source: object) 
         got = f"{len(values)} values" if is_several else f"one {type(values).__name__}"
         raise EnvironmentFault(f"{got} by {method}(): Gymnasium's API has {n}, {parts}", id(source))
     if not isinstance(values[-1], Mapping):
-        shown = reprlib.repr(values[-1])
-        raise EnvironmentFault(
-            f"an info of {shown} by {method}(): a dict is needed, not a "
-            f"{type(values[-1]).__name__}",
-            id(source),
-        )
+        raise EnvironmentFault(_no_info(values[-1], method), id(source))
+
+
+def _no_info(info: Any, method: str) -> str:
+    """Return the message about an info that is no dict."""
+    kind = type(info).__name__
+    return f"an info of {reprlib.repr(info)} by {method}(): a dict is needed, not a {kind}"
 
 
 @contextmanager
@@ -258,13 +262,17 @@ def _name_reward(error: Exception, source: object) -> None:
                 own_rewards(found[name], len(found[name]), source, none_counts=False)
     except EnvironmentFault as fault:
         raise fault from error
-    stores = isinstance(found.get("self"), (DummyVecEnv, SyncVectorEnv))
-    if stores and frames[-1].f_code.co_name in ("step", "step_wait"):
-        raise EnvironmentFault(
-            f"a reward or an end that cannot be stored, one number is needed: {error}",
-            id(source),
-            index,
-        ) from error
+    envs = found.get("self")
+    if not isinstance(envs, (DummyVecEnv, SyncVectorEnv)):
+        return
+    if frames[-1].f_code.co_name in ("step", "step_wait"):
+        message = f"a reward or an end that cannot be stored, one number is needed: {error}"
+        if "unpack" in str(error):
+            # A step also resets an environment whose episode has ended.
+            message = f"a wrong number of values by step() or reset(), {error}: {_API}"
+        elif isinstance(envs, DummyVecEnv) and not isinstance(envs.buf_infos[index], Mapping):
+            message = _no_info(envs.buf_infos[index], "step")
+        raise EnvironmentFault(message, id(source), index) from error
 
 
 def _library(frame: FrameType) -> str:

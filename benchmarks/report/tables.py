@@ -225,7 +225,9 @@ def against_hours(curves: pd.DataFrame) -> pd.DataFrame:
 
 def returns(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """
-    Sum up the returns of each agent in each game, at steps that all runs of the game came by.
+    Sum up the returns of each agent in each game, at steps that all runs of the game came by. A run
+    that has come less far than those that have finished is left out: it would leave the first steps
+    only.
 
     The columns are interquartile means over seeds of the return at the last step ("final") and of
     each run's mean over all steps ("area"), with bootstrap intervals of several seeds; the step at
@@ -237,7 +239,8 @@ def returns(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     :return: the table
     """
     rows = []
-    for game, here in curves.groupby("game"):
+    for game, noted in curves.groupby("game"):
+        here = noted[_came_far(noted, runs[runs["game"] == game])]
         table = here.pivot_table("episode_return", "step", ["agent", "seed"])
         # Runs with pre-training noted their returns at other steps.
         table = table.interpolate(method="index", limit_area="inside").dropna()
@@ -268,3 +271,18 @@ def returns(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         rows,
         columns=["game", "agent", "seeds", "step", *ends, "half", "training_seconds", "time_ratio"],
     )
+
+
+def _came_far(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
+    """
+    Return which points of curves are of runs that came as far as those that have finished.
+
+    :param curves: the rows of ``curve.csv`` of one game
+    :param runs: the runs in this game
+    :return: True or False for each row of the curves; True, if no run has finished
+    """
+    key = ["agent", "seed"]
+    last = curves.groupby(key)["step"].transform("max")
+    finished = pd.MultiIndex.from_frame(runs.loc[runs["status"] == "finished", key])
+    is_finished = pd.MultiIndex.from_frame(curves[key]).isin(finished)
+    return last >= last[is_finished].min() if is_finished.any() else last.notna()

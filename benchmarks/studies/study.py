@@ -256,7 +256,10 @@ def compared(
     normalize: bool = True,
 ) -> pd.DataFrame:
     """
-    Compare agents over the games and seeds that both they and the base have.
+    Compare agents over games and seeds that both they and the base have.
+
+    While a study runs, some games have fewer seeds than others. Then those games and seeds are
+    compared that make the most runs.
 
     A row has a statistic of the scores after training, and of the mean returns on the way there;
     the probability that a run is better than one of the base; and the mean in each game. For two
@@ -284,11 +287,11 @@ def compared(
     for agent, table in tables.items():
         pair = table.align(tables.get(base, table), join="inner")
         there = pair[0].notna() & pair[1].notna()
-        there = there.loc[:, there.any()]
-        ours, theirs = (each.loc[there.all(axis=1), there.columns] for each in pair)
-        if ours.empty:
+        seeds, games = _most_runs(there[MEASURES[0]])
+        if not games:
             continue
-        games = list(ours[MEASURES[0]])
+        columns = pd.MultiIndex.from_product([MEASURES, games])
+        ours, theirs = (each.loc[seeds, columns] for each in pair)
         row: dict[str, Any] = {"agent": agent, "games": len(games), "seeds": len(ours)}
         for measure in MEASURES:
             scored = [each[measure].to_numpy() for each in (ours, theirs)]
@@ -302,6 +305,23 @@ def compared(
     if not rows:
         return pd.DataFrame()
     return pd.DataFrame(rows).sort_values(MEASURES[0], ascending=False, ignore_index=True)
+
+
+def _most_runs(there: pd.DataFrame) -> tuple[list[int], list[str]]:
+    """
+    Return seeds and games of which each seed has each game, as many runs as can be.
+
+    :param there: whether there is a run, by seeds (rows) and games (columns)
+    :return: the seeds and the games, of two choices with as many runs that of more games
+    """
+    by_seeds = there.sum().sort_values(ascending=False, kind="stable").index
+    best: tuple[list[int], list[str]] = ([], [])
+    for n in range(1, len(by_seeds) + 1):
+        games = sorted(by_seeds[:n])
+        seeds = list(there.index[there[games].all(axis=1)])
+        if seeds and len(seeds) * n >= len(best[0]) * len(best[1]):
+            best = (seeds, games)
+    return best
 
 
 @dataclass(frozen=True)

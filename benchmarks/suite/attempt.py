@@ -29,6 +29,9 @@ BUSY = 75
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """Signals that tell a process to end."""
 
+# The signal that a terminal was closed. Windows has none.
+_HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
+
 
 class Stopped(SystemExit):
     """Raised when a signal tells the process to end."""
@@ -197,7 +200,7 @@ def leave(number: int, frame: FrameType | None) -> None:
     """
     Handle a signal: raise :class:`Stopped`, so that the process cleans up.
 
-    A second signal ends the process at once.
+    A second signal ends the process at once, unless it says that a terminal was closed.
 
     :param number: number of the signal
     :param frame: stack frame, which has no effect
@@ -205,6 +208,9 @@ def leave(number: int, frame: FrameType | None) -> None:
     """
     for each in SIGNALS:
         signal.signal(each, signal.SIG_DFL)
+    if _HANGUP is not None:
+        # The system and the shell may both say that a terminal was closed.
+        signal.signal(_HANGUP, signal.SIG_IGN)
     raise Stopped(128 + number)
 
 
@@ -216,9 +222,8 @@ def obeying_signals() -> Iterator[None]:
     A terminal that is closed is one of them, unless ``nohup`` or the like ignores it.
     """
     numbers = list(SIGNALS)
-    hangup = getattr(signal, "SIGHUP", None)
-    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
-        numbers.append(hangup)
+    if _HANGUP is not None and signal.getsignal(_HANGUP) != signal.SIG_IGN:
+        numbers.append(_HANGUP)
     before = {number: signal.signal(number, leave) for number in numbers}
     try:
         yield

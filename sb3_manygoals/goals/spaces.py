@@ -262,9 +262,11 @@ def check_goal_obs(space: spaces.Dict, observation: Any, advice: str) -> dict[st
         for shape, of_one in zip(shapes, wanted, strict=True)
     ]
     for key, shape, of_one in zip(keys, shapes, wanted, strict=True):
+        last = shape[max(len(shape) - len(of_one), 0) :]
         # The channels of pictures may be on either side.
-        may_differ = wanted[0] == wanted[1] or len(of_one) == 3
-        if not may_differ and shape[max(len(shape) - len(of_one), 0) :] != of_one:
+        fits = sorted(last) == sorted(of_one) if len(of_one) == 3 else last == of_one
+        # SB3 checks observations and goals of one shape.
+        if wanted[0] != wanted[1] and not fits:
             raise ValueError(
                 f"{key} must have shape {of_one}, or {batch_shape(of_one)} for a batch, got {shape}"
             )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorWrapper
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
+from gymnasium.wrappers import vector as vector_wrappers
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CallbackList,
@@ -36,9 +38,11 @@ from sb3_manygoals.goals.wrapper import (
     goal_observation_space,
 )
 from sb3_manygoals.validation import check_action_space
+from sb3_manygoals.vec_env import GymnasiumVecEnv
 
 # What these make of observations and rewards drifts.
 _NORMALIZERS = (NormalizeObservation, NormalizeReward)
+_VECTOR_NORMALIZERS = (vector_wrappers.NormalizeObservation, vector_wrappers.NormalizeReward)
 # Goal wrappers around the environments of one learner must agree in these.
 _SHARED_SETTINGS = ("goal_reward", "step_reward", "selector_class", "selector_kwargs")
 
@@ -224,20 +228,39 @@ def check_around(env: VecEnv) -> None:
 
 def _running_normalizer(env: VecEnv) -> str | None:
     """Return the name of a wrapper of Gymnasium that normalizes by a running mean, if any."""
-    if isinstance(env, DummyVecEnv):
-        for one in env.envs:
-            layer = one
-            while isinstance(layer, gym.Wrapper):
-                if isinstance(layer, _NORMALIZERS) and layer.update_running_mean:
-                    return type(layer).__name__
-                layer = layer.env
-    elif isinstance(env, SubprocVecEnv):
+    for layer in _gymnasium_wrappers(env):
+        if isinstance(layer, _NORMALIZERS + _VECTOR_NORMALIZERS) and layer.update_running_mean:
+            return type(layer).__name__
+    # In other processes, the outermost wrapper that has this attribute answers for all.
+    attribute = "update_running_mean"
+    if isinstance(env, SubprocVecEnv):
         for kind in _NORMALIZERS:
             rows = np.flatnonzero(env.env_is_wrapped(kind)).tolist()
-            # The outermost wrapper with this attribute answers.
-            if rows and any(env.get_attr("update_running_mean", rows)):
+            if rows and any(env.get_attr(attribute, rows)):
                 return kind.__name__
+    elif isinstance(env, GymnasiumVecEnv) and isinstance(env.vector_env.unwrapped, AsyncVectorEnv):
+        workers = env.vector_env.unwrapped
+        if all(workers.call("has_wrapper_attr", attribute)) and any(workers.get_attr(attribute)):
+            return f"a wrapper with {attribute}=True"
     return None
+
+
+def _gymnasium_wrappers(env: VecEnv) -> Iterator[Any]:
+    """Yield Gymnasium's wrappers in an environment, except those in other processes."""
+    envs: Iterable[Any] = ()
+    if isinstance(env, DummyVecEnv):
+        envs = env.envs
+    elif isinstance(env, GymnasiumVecEnv):
+        vector: Any = env.vector_env
+        while isinstance(vector, VectorWrapper):
+            yield vector
+            vector = vector.env
+        if isinstance(vector, SyncVectorEnv):
+            envs = vector.envs
+    for layer in envs:
+        while isinstance(layer, gym.Wrapper):
+            yield layer
+            layer = layer.env
 
 
 def _wrappers_around(env: VecEnv) -> list[str]:

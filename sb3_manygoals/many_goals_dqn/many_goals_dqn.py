@@ -412,6 +412,10 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self._paced_timesteps = 0
         # Whether learn() is running.
         self._is_learning = False
+        # How many steps of each environment came after the last update, if rollouts are cut short,
+        # and whether the last rollout was a whole one, after which updates are due.
+        self._steps_waited = 0
+        self._updates_are_due = True
         self._warned_of_alike_goals = False
         # How many states were known when inputs were standardized. 0: they were not.
         self._n_standardized_by = 0
@@ -833,7 +837,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         Collect transitions until the next update, or until training ends if that comes first.
 
         With few updates for each step, a rollout may be longer than training. A rollout that is
-        cut short has its updates all the same.
+        cut short has no updates. It goes on in the next training, so that several short trainings
+        have as many updates as a long one.
 
         :param env: the environments
         :param callback: callback that is called at each step
@@ -842,26 +847,44 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         :param kwargs: further arguments of SB3's method
         :return: how many steps were made, how many episodes ended, and whether training goes on
         """
+        if not self._cuts_rollouts:
+            return super().collect_rollouts(env, callback, train_freq, *args, **kwargs)
+        left = math.ceil((self._total_timesteps - self.num_timesteps) / env.num_envs)
+        frequency = max(min(train_freq.frequency - self._steps_waited, left), 1)
+        shorter = train_freq._replace(frequency=frequency)
+        rollout = super().collect_rollouts(env, callback, shorter, *args, **kwargs)
+        self._steps_waited += rollout.episode_timesteps // env.num_envs
+        self._updates_are_due = self._steps_waited >= train_freq.frequency
+        if self._updates_are_due:
+            self._steps_waited = 0
+        return rollout
+
+    @property
+    def _cuts_rollouts(self) -> bool:
+        """Whether rollouts end with training, as they may be far longer."""
+        train_freq = cast(TrainFreq, self.train_freq)
         is_step = train_freq.unit == TrainFrequencyUnit.STEP
-        if is_step and not self._rhythm_is_given and train_freq.frequency > LONGEST_RHYTHM:
-            left = math.ceil((self._total_timesteps - self.num_timesteps) / env.num_envs)
-            train_freq = train_freq._replace(frequency=min(train_freq.frequency, max(left, 1)))
-        return super().collect_rollouts(env, callback, train_freq, *args, **kwargs)
+        return is_step and not self._rhythm_is_given and train_freq.frequency > LONGEST_RHYTHM
 
     def _warn_if_nothing_is_learned(self) -> None:
         """Warn if training ends before the first update, or if a loaded model knows nothing."""
         assert self.world is not None
         train_freq = cast(TrainFreq, self.train_freq)
-        first_update = self.learning_starts
+        needed = self.learning_starts + 1
         rollouts = ""
         # Nobody knows the length of rollouts of episodes.
         if train_freq.unit == TrainFrequencyUnit.STEP:
             rollout = train_freq.frequency * self.n_envs
             rollouts = f", in rollouts of {rollout},"
-            if not self.lr_schedule(0.0):
+            end = self.num_timesteps + rollout - self._steps_waited * self.n_envs
+            end += max(self.learning_starts - end + rollout, 0) // rollout * rollout
+            has_own_rates = self._is_paced and self.learning_rate is None
+            if not has_own_rates and not self.lr_schedule(0.0):
                 # With a learning rate of 0, an update at the end would teach nothing.
-                first_update = self.learning_starts // rollout * rollout + rollout
-        if self._n_updates == 0 and self._total_timesteps <= first_update:
+                needed = end + 1
+            elif self._cuts_rollouts:
+                needed = end
+        if self._n_updates == 0 and self._total_timesteps < needed:
             plans = ""
             if isinstance(self.targets, PlannedTargets):
                 plans = " by the network. goal_policy() and task_policy() plan in what was met"
@@ -1059,6 +1082,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         has_learned = self._learn_states_if_due()
         self._choose_targets(has_learned)
         has_planned = self._prepare_targets()
+        if not self._updates_are_due:
+            gradient_steps = 0
         updates: Iterable[Any] = range(gradient_steps)
         if self._awaits_states and not self._is_paced:
             updates = ()
@@ -1273,13 +1298,15 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
 
     def _warn_of_clock(self) -> None:
         """Warn once of a number in the observations that goes on at every step."""
-        index = None if self.world is None else find_clock(self.world)
-        if index is not None:
+        if self.world is None or "clock" in self._warned:
+            return
+        clock = find_clock(self.world)
+        if clock is not None:
             self._warn_once(
                 "clock",
-                f"number {index} of the observations went on in every transition, as a clock does. "
-                "So no state recurs within an episode, and a goal is a place at one time. Leave it "
-                'out, goal_wrapper_kwargs={"state_key": ...} or a wrapper that removes it',
+                f"{clock} went on in every transition, as a clock does. So no state recurs within "
+                "an episode, and a goal is a place at one time. If it is a clock, leave it out, "
+                'goal_wrapper_kwargs={"state_key": ...} or a wrapper that removes it',
             )
 
     def dump_logs(self) -> None:
@@ -1349,6 +1376,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         finally:
             self._log_interval = None
             self._is_learning = False
+            self._updates_are_due = True
         self._warn_of_alike_goals()
         self._warn_of_clock()
         return self
@@ -1427,6 +1455,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         finally:
             self._is_learning = False
             self._paced_timesteps = self._total_timesteps
+        self._warn_of_clock()
         return self
 
     @property

@@ -68,6 +68,7 @@ class SavingMixin(ModelPart):
         "_pacer",
         "_paced_timesteps",
         "_is_learning",
+        "_updates_are_due",
         "_loss",
         "_explores",
         "_had_random_steps",
@@ -93,6 +94,7 @@ class SavingMixin(ModelPart):
         "_learned_from",
         "_gave_up_states",
         "_n_standardized_by",
+        "_steps_waited",
     )
     """Attributes that are saved in checkpoints as they are."""
 

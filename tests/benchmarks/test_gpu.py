@@ -11,7 +11,7 @@ from benchmarks import gpu
 from benchmarks.gpu import GPUConfig, steps
 from benchmarks.mastery import MasteryConfig
 from benchmarks.speed.update import UpdateConfig
-from benchmarks.suite.attempt import Stopped
+from benchmarks.suite.attempt import Stopped, obeying_signals
 from benchmarks.worlds import SettingError
 from tests import ROOT
 from tests.benchmarks.command_line import command, rows_of
@@ -87,6 +87,9 @@ def test_commands_end_with_the_process_that_began_them(number, tmp_path, monkeyp
     def told_to_end(running, until, why):
         if running[0].args[2:] == list(slow) and why != "stopped":
             os.kill(os.getpid(), number)
+        if why == "stopped" and number == signal.SIGHUP:
+            # The shell says it after the system.
+            os.kill(os.getpid(), number)
         begun.extend(running)
         return wait(running, until, why)
 
@@ -99,6 +102,18 @@ def test_commands_end_with_the_process_that_began_them(number, tmp_path, monkeyp
     (folder,) = tmp_path.iterdir()
     assert [row["status"] for row in rows_of(folder / "gpu.csv")] == ["exit 0", "stopped, exit -15"]
     assert signal.getsignal(number) == before
+
+
+def test_a_closed_terminal_is_ignored_where_it_was_before():
+    """The command ``nohup`` lets a process ignore it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with obeying_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_each_of_several_commands_has_its_own_seconds(tmp_path, monkeypatch):

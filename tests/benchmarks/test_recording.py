@@ -3,7 +3,8 @@
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from benchmarks.recording import CSVLog, CurveLog, create, logger
+from benchmarks.mastery import MasteryConfig
+from benchmarks.recording import CSVLog, CurveLog, carry_out, create, logger, open_folder
 
 
 def test_tensorboard_keeps_the_step_of_the_checkpoint_and_drops_later_ones(tmp_path):
@@ -52,3 +53,20 @@ def test_files_are_emptied_only_when_there_is_something_to_write(make, tmp_path)
 
 def test_runs_that_begin_at_once_have_their_own_folders(tmp_path):
     assert len({create(tmp_path, "name") for _ in range(5)}) == 5
+
+
+def test_a_run_of_a_study_goes_on_with_what_it_was_begun_with(tmp_path, monkeypatch, capsys):
+    """A default may have changed since. Some options may change in a run that goes on."""
+    seen = []
+    monkeypatch.setattr(MasteryConfig, "run", lambda config: seen.append(config))
+    run = tmp_path / "run"
+    carry_out(MasteryConfig(eval_steps=100, most_goals=7), run)
+    carry_out(MasteryConfig(eval_steps=200, most_goals=8), run)
+    assert [(one.eval_steps, one.most_goals) for one in seen] == [(100, 7), (100, 8)]
+    assert "goes on with eval_steps 100, as it was begun, and not 200" in capsys.readouterr().out
+
+
+def test_the_file_of_a_map_may_have_been_moved(tmp_path):
+    run = open_folder(MasteryConfig(map="maps/own.txt", output=tmp_path), "run")
+    moved = MasteryConfig(map="other/own.txt", output=tmp_path, resume=run)
+    assert open_folder(moved, "run") == run

@@ -230,6 +230,20 @@ def test_a_narrower_call_compares_all_that_has_finished(tmp_path):
     assert "score_low" in rows_of(tmp_path / "comparison.csv")[0]
 
 
+def test_a_game_with_few_seeds_leaves_those_of_others_in_the_comparison():
+    def finished(**seeds):
+        specs = MinAtarStudyConfig(seeds=4, only=("a2c",), games=tuple(seeds)).specs()
+        known = {"score": 5.0, "mean_return": 5.0}
+        runs = [Result(spec, known, 1, 1.0) for spec in specs if spec.seed < seeds[spec.game]]
+        (row,) = MinAtarStudyConfig().compare(runs).to_dict("records")
+        return row["games"], row["seeds"]
+
+    assert finished(asterix=4, breakout=1) == (1, 4)
+    assert finished(asterix=4, breakout=2) == (2, 2)
+    assert finished(asterix=4, breakout=3, freeway=1) == (2, 3)
+    assert finished(asterix=2, breakout=2, freeway=2) == (3, 2)
+
+
 def test_a_folder_that_is_no_run_stops_nothing(tmp_path, capsys):
     config = MinAtarStudyConfig(tmp_path, seeds=1, only=("a2c",), games=("asterix",))
     (spec,) = config.specs()

@@ -67,6 +67,23 @@ def test_what_is_not_gymnasiums_api_is_named(functions, message):
         ManyGoalsDQN("MlpPolicy", Old(**functions), seed=0).learn(10)
 
 
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (
+            lambda values: (*values[:3], values[4]),
+            r"a wrong number of values by step\(\) .* got 4\): Gymnasium's API has 5 of step",
+        ),
+        (lambda values: values[0][0], r"a wrong number of values by step\(\) .* cannot unpack"),
+        (lambda values: (*values[:4], None), r"an info of None by step\(\): a dict is needed"),
+    ],
+)
+def test_what_is_not_gymnasiums_api_is_named_in_vectors_of_environments(step, message):
+    worlds = vector(Old(), Old(step))
+    with pytest.raises(errors.EnvironmentFault, match=f"environment 1 gave {message}"):
+        ManyGoalsDQN("MlpPolicy", worlds, seed=0).learn(10)
+
+
 @pytest.mark.parametrize("info", [UserDict, MappingProxyType])
 def test_any_mapping_and_any_row_of_values_will_do(info):
     def row(values):

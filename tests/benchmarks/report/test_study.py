@@ -378,11 +378,13 @@ def test_a_run_that_has_just_begun_cuts_no_finished_run_short(tmp_path):
     make_run(tmp_path / "mastery" / "3", 3, curve=[(0, 0.0, 0.0), (100, 0.1, 0.1)])
     # Of this agent, there is nothing else to be drawn.
     play(tmp_path / "games", "many-goals", "Pong", 0, curve=[(100, 2.0), (1000, 4.0)])
+    play(tmp_path / "games", "pixel-control", "Pong", 0, curve=[(100, 2.0)])
     reported(tmp_path)
     data = tmp_path.parent / "page-data"
     rows = {row["agent"]: row for row in rows_of(data / "games1-returns.csv")}
     assert (rows["a2c"]["step"], rows["a2c"]["final"], rows["a2c"]["seeds"]) == ("1000", "5", "3")
     assert rows["many-goals"]["final"] == "4"
+    assert "pixel-control" not in rows
     steps = {row["step"] for row in rows_of(data / "mastery1-curves.csv")}
     assert steps == {"0", "100", "300"}
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from gymnasium.wrappers import DtypeObservation
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
@@ -881,3 +882,6 @@ def test_stacked_pictures_whose_channels_cannot_be_found_are_refused():
         learn(VecFrameStack(worlds(), 4))
     first = learn(VecFrameStack(VecTransposeImage(worlds()), 4, channels_order="first"))
     assert first.observation_space.shape[0] == 12
+    # Floats of the same shape are no pictures, and have no channels.
+    scaled = make_vec_env(lambda: DtypeObservation(gym.make("TwoRoomsSwitch-v0"), np.float32), 2)
+    assert learn(VecFrameStack(scaled, 4)).observation_space.shape[-1] == 12

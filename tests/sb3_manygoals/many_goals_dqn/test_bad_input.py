@@ -7,12 +7,26 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
+from gymnasium.wrappers.vector import NormalizeReward as NormalizeRewards
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecFrameStack,
+    VecNormalize,
+)
 
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, VecGoalBufferWrapper
+import gym_twoRooms  # noqa: F401 - it registers its worlds
+from sb3_manygoals import (
+    GoalBuffer,
+    GoalBufferWrapper,
+    GymnasiumVecEnv,
+    ManyGoalsDQN,
+    VecGoalBufferWrapper,
+)
 from sb3_manygoals.auxiliary import EpisodeBuffer
 from sb3_manygoals.goals import LearningProgressSelector
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets
@@ -288,6 +302,14 @@ def test_what_is_of_the_wrong_kind_is_a_type_error(make, message):
             "desired_goal must have shape (2,), or (n, 2) for a batch, got (6,)",
         ),
         (
+            lambda: make_model(
+                DummyVecEnv([lambda: gym.make("TwoRoomsSwitchSmall-v0")]),
+                "CnnPolicy",
+                goal_wrapper_kwargs={"goal": lambda picture: picture[0, 0]},
+            ).predict({"observation": np.zeros(7), "desired_goal": np.zeros(3)}),
+            "observation must have shape (8, 4, 3), or (n, 8, 4, 3) for a batch, got (7,)",
+        ),
+        (
             lambda: make_model(stacked_around()),
             "a wrapper around the goal wrapper changes observations, FrameStackObservation",
         ),
@@ -334,6 +356,34 @@ def test_each_of_several_normalizations_is_looked_at():
         make_model(DummyVecEnv([Corridor, lambda: NormalizeObservation(Corridor())]))
 
 
+@pytest.mark.parametrize("vector_class", [SyncVectorEnv, AsyncVectorEnv])
+def test_a_normalization_inside_a_vector_environment_of_gymnasium_is_refused(vector_class):
+    def made(freeze):
+        one = lambda: freeze(NormalizeObservation(Corridor()))  # noqa: E731
+        return GymnasiumVecEnv(vector_class([one], autoreset_mode=AutoresetMode.SAME_STEP))
+
+    running = made(lambda env: env)
+    with pytest.raises(ValueError, match="is not supported: what it makes of an observation"):
+        make_model(running)
+    running.close()
+    still = made(frozen)
+    assert make_model(still).observation_space["observation"].shape == (6,)
+    still.close()
+
+
+def test_a_normalization_around_a_vector_environment_of_gymnasium_is_refused():
+    corridors = SyncVectorEnv([Corridor], autoreset_mode=AutoresetMode.SAME_STEP)
+    with pytest.raises(ValueError, match="NormalizeReward is not supported"):
+        make_model(GymnasiumVecEnv(NormalizeRewards(corridors)))
+
+
+def test_a_normalization_in_another_process_is_refused():
+    normalized = SubprocVecEnv([lambda: NormalizeObservation(Corridor())])
+    with pytest.raises(ValueError, match="NormalizeObservation is not supported"):
+        make_model(normalized)
+    normalized.close()
+
+
 def test_misspelled_arguments_of_states_are_a_type_error_at_once():
     with pytest.raises(TypeError, match=r"state_kwargs: .* unexpected keyword argument 'nupdates'"):
         make_model(state_kwargs={"nupdates": 3})
@@ -368,6 +418,21 @@ def test_few_updates_do_not_make_training_longer():
     assert model.learn(50, reset_num_timesteps=False).num_timesteps == 153
     # What the user says in SB3's words is done as SB3 does it.
     assert make_model(train_freq=150, gradient_steps=1).learn(100).num_timesteps == 150
+
+
+@pytest.mark.parametrize("target_class", [None, TDTargets])
+def test_short_trainings_have_as_many_updates_as_a_long_one(target_class):
+    settings = {"updates_per_step": 5e-3, "target_class": target_class}
+    longer = make_model(make_vec_env(Corridor, 2), **settings).learn(800)
+    assert longer._n_updates == 4
+    shorter = make_model(make_vec_env(Corridor, 2), **settings)
+    expected = "in rollouts of 200, .* ends after 50: nothing is learned"
+    with pytest.warns(UserWarning, match=expected):
+        shorter.learn(50)
+    for _ in range(15):
+        shorter.learn(50, reset_num_timesteps=False)
+    assert shorter.num_timesteps == 800
+    assert shorter._n_updates == 4
 
 
 def test_a_gamma_of_0_is_learned_where_values_are_bootstrapped():

@@ -8,8 +8,9 @@ import pytest
 from gymnasium import spaces
 
 import gym_twoRooms  # noqa: F401 - it registers its worlds
-from sb3_manygoals import ManyGoalsDQN
+from sb3_manygoals import ManyGoalsDQN, NoEnv, Transitions
 from sb3_manygoals.many_goals_dqn.clocks import find_clock
+from sb3_manygoals.packing import PackedSpace
 from sb3_manygoals.world import ExactStates, KeyedStates, WorldModel
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
 
@@ -57,7 +58,7 @@ def walk(n, step):
 
 @pytest.mark.parametrize("step", [0.25, -0.25])
 def test_what_goes_on_at_every_step_is_found(step):
-    assert find_clock(model_of(walk(300, step))) == 2
+    assert find_clock(model_of(walk(300, step))) == "number 2 of the observations"
 
 
 def test_what_stands_still_once_or_was_seldom_seen_is_no_clock():
@@ -66,6 +67,62 @@ def test_what_stands_still_once_or_was_seldom_seen_is_no_clock():
     still = (transitions[-1][1], transitions[-1][1])
     assert find_clock(model_of([*transitions, still])) is None
     assert find_clock(model_of(walk(300, 0.0))) is None
+
+
+def test_what_stands_still_late_is_no_clock():
+    transitions = walk(900, 0.25)
+    assert find_clock(model_of(transitions)) == "number 2 of the observations"
+    last = transitions[-1][1]
+    # The transitions are looked at in the order of their states, some at a time.
+    assert find_clock(model_of([*transitions, (last, last)])) is None
+
+
+@pytest.mark.parametrize(
+    ("space", "show", "clock"),
+    [
+        (spaces.MultiDiscrete([9, 400]), lambda place, time: [place, time], "number 1 of the"),
+        (
+            spaces.Box(0, 400, (1, 2), np.int64),
+            lambda place, time: [[place, time]],
+            "(0, 1) of the",
+        ),
+        (
+            PackedSpace(spaces.Dict(a=spaces.Discrete(9), time=spaces.Box(0.0, 400.0, (1,)))),
+            lambda place, time: {"a": place, "time": np.float32([time])},
+            "number 0 of 'time' in the observations",
+        ),
+        (
+            PackedSpace(spaces.Dict(a=spaces.Discrete(9), time=spaces.Discrete(400))),
+            lambda place, time: {"a": place, "time": time},
+            "'time' in the observations",
+        ),
+        (spaces.Box(0, 400, (1,), np.int64), lambda place, time: [time], None),
+    ],
+)
+def test_clocks_are_found_in_all_kinds_of_arrays(space, show, clock):
+    states = ExactStates(space, 1_000)
+    world = WorldModel(states, 2)
+    places = np.random.default_rng(0).integers(9, size=301).tolist()
+    shown = [show(place, time) for time, place in enumerate(places)]
+    packs = isinstance(space, PackedSpace)
+    rows = [space.pack(one) if packs else np.array(one, space.dtype) for one in shown]
+    ids = states.add(np.stack(rows))
+    no = np.zeros(300)
+    world.record(ids[:-1], no.astype(int), ids[1:], no, no.astype(bool))
+    found = find_clock(world)
+    assert found is None if clock is None else clock in found
+
+
+def test_a_clock_in_recorded_transitions_is_a_warning():
+    world = Timed()
+    seen = [world.reset(seed=0)[0]]
+    actions = np.random.default_rng(0).integers(3, size=300)
+    seen += [world.step(action)[0] for action in actions]
+    met = np.array(seen)
+    told = Transitions(met[:-1], actions, met[1:])
+    model = ManyGoalsDQN("MlpPolicy", NoEnv(world.observation_space, world.action_space), seed=0)
+    with pytest.warns(UserWarning, match="number 1 of the observations went on in every"):
+        model.learn_from(told, 5)
 
 
 def test_states_by_a_key_are_not_looked_at():
