@@ -544,6 +544,8 @@ class MasteryCallback(BaseCallback):
         self.eval_freq = check_count("eval_freq", eval_freq)
         self.max_steps = max_steps
         self.epsilon = epsilon
+        if on_measure is not None and not callable(on_measure):
+            raise TypeError(f"on_measure must be a function or None, got {on_measure!r}")
         self.on_measure = on_measure
         self.seed = seed
         self.env_seeds = env_seeds

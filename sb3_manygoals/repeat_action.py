@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium import spaces
 
 from sb3_manygoals.validation import check_count
@@ -22,7 +23,8 @@ class RepeatAction(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorA
     can, and ways to goals are shorter too.
 
     Fewer steps are made if the environment terminates or truncates the episode, and if it says in
-    its info that its goal is reached (``"is_success"`` or ``"success"``). The reward is the sum of
+    its info that its goal is reached (``"is_success"`` or ``"success"``), or that it does not allow
+    the action any more (``"action_mask"``). The reward is the sum of
     the rewards. In a GoalEnv it is the last one, since it is a function of the last observation and
     the goal.
 
@@ -51,6 +53,14 @@ class RepeatAction(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorA
             observation, reward, terminated, truncated, info = self.env.step(action)
             total = reward if self._is_goal_env else total + reward
             is_success = info.get("is_success", info.get("success", False))
-            if terminated or truncated or is_success:
+            if terminated or truncated or is_success or self._is_forbidden(action, info):
                 break
         return observation, total, terminated, truncated, info
+
+    def _is_forbidden(self, action: Any, info: dict[str, Any]) -> bool:
+        """Return whether a mask forbids the action in the next step."""
+        mask = info.get("action_mask")
+        space = self.env.action_space
+        if mask is None or not isinstance(space, spaces.Discrete):
+            return False
+        return not np.ravel(mask)[int(action) - int(space.start)]

@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 """Spaces whose elements are single NumPy arrays of fixed shape and dtype."""
+
+
+# No network reads numbers of more bytes.
+_MOST_BYTES = 8
 
 
 def why_no_array_space(space: spaces.Space[Any]) -> str | None:
@@ -24,6 +28,8 @@ def why_no_array_space(space: spaces.Space[Any]) -> str | None:
         return f"expected one of {', '.join(kind.__name__ for kind in ARRAY_SPACES)}"
     if isinstance(space, spaces.Box) and (space.shape == () or 0 in space.shape):
         return "expected an array with elements"
+    if space.dtype is not None and space.dtype.itemsize > _MOST_BYTES:
+        return "expected a dtype of at most 64 bits"
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(space.start != 0):
         return "expected values that start at 0"
     if isinstance(space, spaces.MultiDiscrete) and len(space.shape) > 1:
@@ -93,6 +99,36 @@ def check_number(
     left = f"[{at_least}" if at_least is not None else f"({-math.inf if above is None else above}"
     right = f"{at_most}]" if at_most is not None else f"{math.inf if below is None else below})"
     raise ValueError(f"{name} must be a number in {left}, {right}, got {value!r}")
+
+
+def check_schedule(name: str, value: Any, at_most: float | None = None) -> Any:
+    """
+    Return the value of an argument that is a number, or a function of the share of training that is
+    left.
+
+    :param name: name of the argument, for the error message
+    :param value: what the user gave
+    :param at_most: the greatest allowed number. None: there is no such bound
+    :return: the function, or the number as a float
+    :raises ValueError: if the value is no function, and no number of at least 0 and ``at_most``
+    """
+    return value if callable(value) else check_number(name, value, at_least=0, at_most=at_most)
+
+
+def check_kwargs(name: str, value: Any) -> dict[str, Any]:
+    """
+    Return a copy of the value of an argument that has further arguments.
+
+    :param name: name of the argument, for the error message
+    :param value: what the user gave. None counts as no arguments
+    :return: a dict
+    :raises TypeError: if the value is no dict
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a dict of arguments, got {value!r}")
+    return dict(value)
 
 
 def check_rewards(goal_reward: Any, step_reward: Any) -> tuple[float, float]:

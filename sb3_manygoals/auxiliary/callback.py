@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch as th
@@ -95,6 +95,8 @@ class AuxiliaryCallback(BaseCallback):
 
     task: Task
     """The name of the task's head in the policy."""
+    name_of_weight: ClassVar[str] = "weight"
+    """What the subclass calls the argument that is its weight."""
     policy: AuxiliaryActorCriticPolicy
     """The policy that learns."""
 
@@ -109,7 +111,7 @@ class AuxiliaryCallback(BaseCallback):
         update: Update = "joint",
     ) -> None:
         super().__init__(verbose)
-        self.weight = check_number("the weight", weight, at_least=0)
+        self.weight = check_number(self.name_of_weight, weight, at_least=0)
         self.n_steps = check_count("n_steps", n_steps)
         self.batch_size = check_count("batch_size", batch_size)
         if episodes is not None and not isinstance(episodes, EpisodeBuffer):

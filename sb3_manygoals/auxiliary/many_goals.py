@@ -46,6 +46,7 @@ class ManyGoalsCallback(AuxiliaryCallback):
     """
 
     task = "many_goals"
+    name_of_weight = "beta"
 
     def __init__(
         self,

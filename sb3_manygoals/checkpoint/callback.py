@@ -99,6 +99,11 @@ class ExactCheckpointCallback(BaseCallback):
         for name, value in (("every_steps", every_steps), ("every_seconds", every_seconds)):
             if value is not None:
                 check_number(name, value, above=0, at_most=math.inf)
+        if extras is not None and not isinstance(extras, Mapping):
+            raise TypeError(
+                f"extras must be a dict of names and objects, got {extras!r}: "
+                'for a list, {"first": ..., "second": ...}'
+            )
         for name, extra in (extras or {}).items():
             if not isinstance(extra, Checkpointable):
                 raise TypeError(

@@ -139,7 +139,8 @@ class Achievement:
             return observations
         achieved = np.empty((len(observations), *self.shape), dtype=self.dtype)
         for row, observation in enumerate(observations):
-            achieved[row] = self.as_goal(self.goal(observation), "goal must return")
+            # The function may write into what it gets.
+            achieved[row] = self.as_goal(self.goal(observation.copy()), "goal must return")
         if not isinstance(self.goal_space, spaces.Box):
             # No one-hot vector can be made of a number out of range.
             check_inside(
@@ -194,7 +195,7 @@ class Achievement:
         if not callable(self.reached):
             distance = _distances(achieved, desired, n_axes)
             return np.asarray(distance <= self.reached)
-        rows = [array.reshape(-1, *self.shape) for array in (achieved, desired)]
+        rows = [array.reshape(-1, *self.shape).copy() for array in (achieved, desired)]
         found = np.asarray(self.reached(*rows))
         if found.shape != (len(rows[0]),) or found.dtype.kind not in "bi":
             raise ValueError(

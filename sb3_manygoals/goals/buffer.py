@@ -179,6 +179,10 @@ class GoalBuffer:
         self.states = self._new_states(self.capacity)
         """The states that were met, held-out ones too."""
         self._known = self._no_goals()
+        if np.ndim(held_out) == 0:
+            raise ValueError(
+                f"held_out must have shape (n, {', '.join(map(str, self.shape))}), got {held_out!r}"
+            )
         if len(np.asarray(held_out)):
             held_out = self.check_goals(converted(held_out, self.goal_space), "held_out")
             self._held_out = self._states_of_goals(len(held_out) + 1)

@@ -337,6 +337,14 @@ class EnvReached:
         """Whether there is an environment to ask."""
         return self._call_env is not _no_env
 
+    def bind(self, call_env: CallEnv) -> None:
+        """
+        Ask another environment of the same kind from now on.
+
+        :param call_env: calls a method of the environment
+        """
+        self._call_env = call_env
+
     def __getstate__(self) -> dict[str, Any]:
         # A saved model is bound to the next environment that it gets.
         return {**vars(self), "_call_env": _no_env}

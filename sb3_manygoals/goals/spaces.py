@@ -83,8 +83,8 @@ def _can_be_flattened(space: spaces.Space[Any]) -> bool:
     """Return whether FlattenObservation can make an array of it."""
     try:
         return bool(space.is_np_flattenable)
-    except NotImplementedError:
-        # Spaces of other packages may not say.
+    except (AttributeError, NotImplementedError):
+        # Spaces of other packages may not say, and what the user gave may be no space.
         return False
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.preprocessing import is_image_space
 
 from sb3_manygoals import errors
 from sb3_manygoals.checkpoint.tree import check_same
@@ -19,7 +20,7 @@ from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 from sb3_manygoals.goals.spaces import OutsideSpaceError, converted
 from sb3_manygoals.packing import as_packed
 from sb3_manygoals.random_streams import Stream, generator
-from sb3_manygoals.validation import check_count, check_rewards
+from sb3_manygoals.validation import check_count, check_kwargs, check_rewards
 from sb3_manygoals.world.states import UNKNOWN
 
 ResetWorlds = bool | Literal["auto"]
@@ -155,7 +156,7 @@ class GoalTracker:
         self.reset_worlds = reset_worlds
         self.training = training
         self.selector_class = UniformSelector if selector_class is None else selector_class
-        self.selector_kwargs = dict(selector_kwargs or {})
+        self.selector_kwargs = check_kwargs("selector_kwargs", selector_kwargs)
         self.selector = self.make_selector()
         """The rule that chooses goals. A learner shares one between its environments."""
         if max_episode_steps is not None:
@@ -200,7 +201,10 @@ class GoalTracker:
         kind = self.selector_class
         if not (isinstance(kind, type) and issubclass(kind, GoalSelector)):
             raise TypeError(f"selector_class must be a subclass of GoalSelector, got {kind!r}")
-        return kind(**copy.deepcopy(self.selector_kwargs))
+        try:
+            return kind(**copy.deepcopy(self.selector_kwargs))
+        except TypeError as error:
+            raise TypeError(f"selector_kwargs: {error}") from error
 
     @property
     def goal_buffer(self) -> GoalBuffer:
@@ -588,14 +592,15 @@ class GoalTracker:
         """
         Return the reward of a step that leads to ``achieved_goal``, as GoalEnv has it.
 
-        :param achieved_goal: shape ``(*batch, *goal_space.shape)``
+        :param achieved_goal: shape ``(*batch, *goal_space.shape)``. The channels of pictures may be
+            first, as SB3 puts them for its networks
         :param desired_goal: the same shape
         :param info: not used
         :return: a float for one goal, else float32 of shape ``batch``
         :raises ValueError: if the goals do not fit the space, or have different shapes
         """
-        achieved = self.goal_buffer.check_shape(achieved_goal, "achieved_goal", axes=None)
-        desired = self.goal_buffer.check_shape(desired_goal, "desired_goal", axes=None)
+        achieved = self._as_goals(achieved_goal, "achieved_goal")
+        desired = self._as_goals(desired_goal, "desired_goal")
         if achieved.shape != desired.shape:
             raise ValueError(
                 "achieved_goal and desired_goal must have one shape, got "
@@ -604,6 +609,17 @@ class GoalTracker:
         reached = self.goal_buffer.is_reached(achieved, desired)
         reward = np.where(reached, self.goal_reward, self.step_reward)
         return float(reward) if reward.ndim == 0 else reward.astype(np.float32)
+
+    def _as_goals(self, given: Any, name: str) -> NDArray[Any]:
+        """Return goals. The channels of pictures are put where the goal space has them."""
+        goals = self.goal_buffer
+        array = np.asarray(given)
+        if is_image_space(goals.goal_space):
+            height, width, channels = goals.shape
+            # SB3 moves the channels outside of the goal wrapper, where HerReplayBuffer has them.
+            if array.shape[-3:] == (channels, height, width) != goals.shape:
+                array = np.moveaxis(array, -3, -1)
+        return goals.check_shape(array, name, axes=None)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """Return a copy of the goal episodes, without the goal buffer."""

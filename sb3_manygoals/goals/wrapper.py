@@ -193,6 +193,13 @@ class GoalBufferWrapper(
         # With a Monitor, SB3 waits for the returns of episodes.
         self._is_monitored = is_wrapped(env, Monitor)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        reached = self.goal_buffer.achievement.reached
+        if isinstance(reached, EnvReached) and not reached.is_bound:
+            # It was pickled without its environment, which is here.
+            reached.bind(caller_of(self.env))
+
     @property
     def goal_buffer(self) -> GoalBuffer:
         """The known goals."""
@@ -554,6 +561,11 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         :param actions: an action for each environment
         :raises ValueError: if there is no such action
         """
+        if np.shape(actions)[:1] != (self.num_envs,):
+            raise ValueError(
+                f"actions must have one action for each of {self.num_envs} environments, got "
+                f"{actions!r}"
+            )
         check_chosen(actions, self.action_space)
         with errors.workers(self.venv):
             self.venv.step_async(actions)

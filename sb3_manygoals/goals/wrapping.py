@@ -37,7 +37,7 @@ from sb3_manygoals.goals.wrapper import (
     VecGoalBufferWrapper,
     goal_observation_space,
 )
-from sb3_manygoals.validation import check_action_space
+from sb3_manygoals.validation import check_action_space, check_kwargs
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
 # What these make of observations and rewards drifts.
@@ -126,7 +126,14 @@ def is_goal_wrapped(env: GymEnv) -> bool:
     Return whether an environment has a goal wrapper, or each environment of a VecEnv has one.
 
     :param env: an environment or a VecEnv
+    :raises TypeError: if it is something else
     """
+    given: Any = env
+    if not isinstance(given, (gym.Env, VecEnv)):
+        advice = ": gymnasium.make makes one" if isinstance(given, str) else ""
+        raise TypeError(
+            f"env must be a Gymnasium environment or an SB3 VecEnv, got {given!r}{advice}"
+        )
     if not isinstance(env, VecEnv):
         return is_wrapped(env, GoalBufferWrapper)
     if unwrap_vec_wrapper(env, VecGoalBufferWrapper) is not None:
@@ -144,9 +151,10 @@ def wrap_goal_env(env: GymEnv, goal_wrapper_kwargs: dict[str, Any] | None = None
     :raises TypeError: if actions are not discrete or observations cannot be goals
     :raises ValueError: if there are arguments, and ``env`` has a wrapper already
     """
+    settings = check_kwargs("goal_wrapper_kwargs", goal_wrapper_kwargs)
+    has_goals = is_goal_wrapped(env)
     check_action_space(env.action_space)
-    settings = goal_wrapper_kwargs or {}
-    if not is_goal_wrapped(env):
+    if not has_goals:
         if isinstance(env, VecEnv):
             return VecGoalBufferWrapper(env, **settings)
         return GoalBufferWrapper(env, **settings)

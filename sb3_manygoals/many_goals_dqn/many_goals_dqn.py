@@ -84,7 +84,7 @@ from sb3_manygoals.many_goals_dqn.targets import TargetContext, Targets, TDTarge
 from sb3_manygoals.networks import UniversalQNetwork, count_distinct
 from sb3_manygoals.packing import PackedSpace, are_floats
 from sb3_manygoals.random_streams import Stream
-from sb3_manygoals.validation import check_count, check_number
+from sb3_manygoals.validation import check_count, check_kwargs, check_number, check_schedule
 from sb3_manygoals.vec_env import current_reset_infos
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, LearnedStates, WorldModel
 
@@ -293,7 +293,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             raise ValueError(
                 "env is needed to build a model; to load one without, use ManyGoalsDQN.load(path)"
             )
-        settings = dict(goal_wrapper_kwargs or {})
+        settings = check_kwargs("goal_wrapper_kwargs", goal_wrapper_kwargs)
         if goals_in_replay and "goal_buffer" in settings:
             raise ValueError(
                 "goals_in_replay: the goals are in the replay memory, goal_buffer must not be given"
@@ -310,6 +310,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             )
         elif env is not None:
             env = wrap_goal_env(env, settings)
+        if learning_rate is not None:
+            learning_rate = check_schedule("learning_rate", learning_rate)
         rhythm_is_given = train_freq is not None or gradient_steps is not None
         if rhythm_is_given and updates_per_step is not None:
             raise ValueError(
@@ -331,7 +333,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
                 "gradient_steps", 1 if gradient_steps is None else gradient_steps, at_least=-1
             ),
             replay_buffer_class=replay_buffer_class or ManyGoalsReplayBuffer,
-            replay_buffer_kwargs=replay_buffer_kwargs,
+            replay_buffer_kwargs=check_kwargs("replay_buffer_kwargs", replay_buffer_kwargs),
             exploration_fraction=exploration_fraction,
             exploration_initial_eps=exploration_initial_eps,
             exploration_final_eps=exploration_final_eps,
@@ -340,7 +342,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             tensorboard_log=tensorboard_log,
             verbose=verbose,
             device=device,
-            seed=seed,
+            seed=_checked_seed(seed),
             _init_setup_model=False,
         )
         self.max_grad_norm = max_grad_norm
@@ -358,7 +360,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self.target_class = target_class
         self.target_kwargs = target_kwargs
         self.state_class = state_class
-        self.state_kwargs = state_kwargs
+        self.state_kwargs = check_kwargs("state_kwargs", state_kwargs)
         self.goals_in_replay = goals_in_replay
         self.action_masks = action_masks
         self._check_states()
@@ -377,8 +379,13 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
 
     def _policy_of(self, policy: str | type[ManyGoalsPolicy]) -> type[BasePolicy]:
         """Return the class of a policy. SB3 would refuse these names for Dict observations."""
-        if not isinstance(policy, str):
+        if isinstance(policy, type):
             return policy
+        if not isinstance(policy, str):
+            raise TypeError(
+                f"policy must be one of {', '.join(self.policy_aliases)}, or a class, got "
+                f"{policy!r}"
+            )
         if policy not in self.policy_aliases:
             raise ValueError(
                 f"policy must be one of {', '.join(self.policy_aliases)}, got {policy!r}"
@@ -490,7 +497,7 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         loading has changed.
         """
         first = self._first_target_class
-        kwargs = self.target_kwargs or {}
+        kwargs = check_kwargs("target_kwargs", self.target_kwargs)
         if not (isinstance(first, type) and issubclass(first, Targets)):
             raise TypeError(
                 "target_class must be TDTargets, PlannedTargets or another subclass of Targets, "
@@ -590,6 +597,11 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self._episode_outcomes: deque[tuple[bool, bool]] = deque(maxlen=self._stats_window_size)
         # DQN's own method would look for a target network, which planned targets do not have.
         OffPolicyAlgorithm._setup_model(self)
+        if self.n_envs > 1 and cast(TrainFreq, self.train_freq).unit == TrainFrequencyUnit.EPISODE:
+            raise ValueError(
+                f"train_freq can count episodes of one environment only, got {self.n_envs}: give a "
+                "number of steps"
+            )
         self.policy.use_target_network(self._first_target_class.uses_target_network)
         self._create_aliases()
         self.exploration_schedule = LinearSchedule(
@@ -785,6 +797,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self._gave_up_states = True
         self.goal_buffer.use_states(ExactStates)
         self._adopt_goals(self.goal_buffer)
+        # What was met before is in memory.
+        self.replay_buffer.record_in(self.world)
         self._begin_anew_with_states()
         last_value = self.targets.initial_value
         self._make_targets(TDTargets)
@@ -1357,12 +1371,14 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         :param progress_bar: whether to show a progress bar, with the share of ways that the plan
             knows. It needs tqdm and rich
         :return: the model
-        :raises ValueError: if ``total_timesteps`` is below 1, the model has no environment, or an
-            environment returns what is not finite or not of its space
+        :raises ValueError: if ``total_timesteps`` or ``log_interval`` is below 1, the model has no
+            environment, or an environment returns what is not finite or not of its space
         :raises RuntimeError: if a worker of a SubprocVecEnv has died
         :raises FloatingPointError: if a loss is not finite, see
             :func:`~sb3_manygoals.errors.check_loss`
         """
+        if log_interval is not None:
+            check_count("log_interval", log_interval)
         total: Any = total_timesteps  # _setup_learn makes an integer of it
         self._log_interval = log_interval
         self._is_learning = True
@@ -1535,3 +1551,12 @@ def _checked_train_freq(train_freq: int | tuple[int, str]) -> int | tuple[int, s
         frequency, unit = train_freq
         return check_count("train_freq", frequency), unit
     return check_count("train_freq", train_freq)
+
+
+def _checked_seed(seed: int | None) -> int | None:
+    """Return SB3's argument as an int. A ValueError if NumPy takes no such seed."""
+    if seed is None:
+        return None
+    if check_count("seed", seed, at_least=0) >= 2**32:
+        raise ValueError(f"seed must be below 2**32, got {seed}")
+    return int(seed)

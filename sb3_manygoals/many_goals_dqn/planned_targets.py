@@ -19,7 +19,7 @@ from sb3_manygoals.many_goals_dqn.goal_directed_sampler import GoalDirectedSampl
 from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan
 from sb3_manygoals.many_goals_dqn.targets import TargetContext, Targets, UpdateBatch
 from sb3_manygoals.memory_limits import share_of_memory
-from sb3_manygoals.validation import check_count, check_number
+from sb3_manygoals.validation import check_count, check_number, check_schedule
 
 # Memory for a plan by default, in bytes.
 _DEFAULT_PLAN_BYTES = 2**32
@@ -146,7 +146,9 @@ class PlannedTargets(Targets):
         self._explores_by_default = exploring_episodes is None
         if exploring_episodes is None:
             exploring_episodes = LinearSchedule(1.0, 0.1, 0.5)
-        self.exploring_episodes = FloatSchedule(exploring_episodes)
+        self.exploring_episodes = FloatSchedule(
+            check_schedule("exploring_episodes", exploring_episodes, at_most=1)
+        )
         for progress_remaining in (1.0, 0.0):
             share = self.exploring_episodes(progress_remaining)
             check_number("exploring_episodes", share, at_least=0, at_most=1)

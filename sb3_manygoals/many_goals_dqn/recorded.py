@@ -312,6 +312,11 @@ def _warn_of_ends(replay_buffer: ReplayBuffer, dones: NDArray[Any], n_left_out: 
 def _lengths(observations: Any, name: str) -> dict[str, int]:
     """Return the number of observations, of each part if they are a dict of arrays."""
     if not isinstance(observations, dict):
+        if np.ndim(observations) == 0:
+            raise ValueError(
+                f"{name} must be an array with a row for each transition, or a dict of such "
+                f"arrays, got {observations!r}"
+            )
         return {name: len(observations)}
     if not observations:
         return {name: 0}

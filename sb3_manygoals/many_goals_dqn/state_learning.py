@@ -13,7 +13,7 @@ from sb3_manygoals.many_goals_dqn.part import ModelPart
 from sb3_manygoals.many_goals_dqn.planned_targets import PlannedTargets
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, RecordedSteps
 from sb3_manygoals.memory_limits import share_of_memory
-from sb3_manygoals.world import LearnedStates, Outcomes, WorldModel
+from sb3_manygoals.world import UNKNOWN, LearnedStates, Outcomes, WorldModel
 from sb3_manygoals.world.find_looks import MOST_STATES
 from sb3_manygoals.world.predictability import LEAST_GAIN, gain_over_chance, predictability
 
@@ -207,9 +207,16 @@ class StateLearningMixin(ModelPart):
         model.goal_updates = np.zeros(model.goal_buffer.capacity, dtype=np.int64)
         model.selector.forget()
         model._circles = Circles(model.n_envs)
+        shown = np.full(model.n_envs, UNKNOWN)
+        if model._last_obs is not None:
+            assert isinstance(model._last_obs, dict)
+            shown = model.goal_buffer.states.ids(model._last_obs["observation"])
+        row = 0
         for tracker in model._trackers:
             tracker.forget_ids()
-        # The next step finds the states that environments show.
+            # The next transitions begin in the states that environments show now.
+            tracker.state_ids[:] = shown[row : row + tracker.n_envs]
+            row += tracker.n_envs
         if hasattr(model, "targets"):
             last = model.targets
             del model.targets

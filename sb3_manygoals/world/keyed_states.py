@@ -85,7 +85,8 @@ class KeyedStates(ExampleStates):
 
     def _key_of(self, observation: NDArray[Any], like: NDArray[Any] | None) -> NDArray[Any]:
         """Return the key of one observation, as an array with an axis, like an earlier key."""
-        given = self.state_key(observation)
+        # The function may write into what it gets.
+        given = self.state_key(observation.copy())
         try:
             key = np.atleast_1d(np.asarray(given))
         except ValueError:

@@ -113,6 +113,7 @@ SIZE_OF_TRANSITION = 2 * 84 * 84 * 3
 
 
 @pytest.mark.filterwarnings("ignore:the goal buffer is full")
+@pytest.mark.filterwarnings("ignore:number .* went on in every transition")
 def test_pictures_that_do_not_recur_get_the_memory_that_fits(monkeypatch):
     # Once there are more pictures than states can be kept, transitions keep pictures themselves.
     world = Rooms(recurs=False)

@@ -71,6 +71,27 @@ def test_a_goal_that_is_reached_on_the_way_is_not_left():
     assert observation.tolist() == [5]
 
 
+class OneWay(Track):
+    """Allows only the action 1 from place 2 on."""
+
+    def step(self, action):
+        observation, *outcome, info = super().step(action)
+        allowed = [0, 0, 1] if self.place >= 2 else [1, 1, 1]
+        return observation, *outcome, {**info, "action_mask": np.array(allowed, np.int8)}
+
+
+def test_an_action_that_is_not_allowed_any_more_is_not_held():
+    env = RepeatAction(OneWay(), 3)
+    env.reset(seed=0)
+    assert env.step(1)[0].tolist() == [3]
+    assert env.step(1)[0].tolist() == [6]
+    env.reset(seed=0)
+    env.unwrapped.place = 4
+    observation, *_, info = env.step(0)
+    assert observation.tolist() == [4]
+    assert info["action_mask"].tolist() == [0, 0, 1]
+
+
 class LongBits(BitFlippingEnv):
     """Bits whose episodes go on after success. Steps are counted."""
 

@@ -744,7 +744,7 @@ def test_each_step_has_one_update_in_several_trainings_and_after_exceptions(opti
             None,
             lambda: ManyGoalsCallback(beta=-0.1),
             ValueError,
-            r"the weight must be a number in \[0, inf\), got -0.1",
+            r"beta must be a number in \[0, inf\), got -0.1",
         ),
         (
             None,

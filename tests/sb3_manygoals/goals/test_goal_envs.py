@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor
 
@@ -199,6 +200,17 @@ def test_a_copy_asks_the_same_environment_and_a_saved_one_none():
     assert (reached.is_bound, saved.is_bound) == (True, False)
     with pytest.raises(ValueError, match=r"compute_reward of the .* there is no environment: load"):
         saved(*pair)
+
+
+def test_a_wrapper_that_was_pickled_asks_the_environment_that_came_with_it():
+    env = GoalBufferWrapper(BitFlippingEnv(4))
+    env.reset(seed=0)
+    env.step(0)
+    other = pickle.loads(pickle.dumps(env))
+    for action in (1, 2, 1, 3):
+        expected = env.step(action)
+        found = other.step(action)
+        np.testing.assert_equal(found, expected)
 
 
 def subprocesses(make):

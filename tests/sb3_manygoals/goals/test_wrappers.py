@@ -6,7 +6,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
-from stable_baselines3 import A2C, DQN
+from stable_baselines3 import A2C, DQN, HerReplayBuffer
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
@@ -39,6 +39,90 @@ def wrapped(vector, make, n=1, buffer=None, **settings):
     if vector:
         return VecGoalBufferWrapper(DummyVecEnv([make] * n), buffer, **settings)
     return DummyVecEnv([lambda: GoalBufferWrapper(make(), buffer, **settings)] * n)
+
+
+class Spoiling:
+    """Functions of the user's that write into what they get."""
+
+    def key(self, seen):
+        seen[1] = 0
+        return seen
+
+    def goal(self, seen):
+        seen[1:] = -seen[1:]
+        return seen[:1]
+
+    def reached(self, achieved, desired):
+        found = (achieved == desired).all(axis=1)
+        achieved[:] = desired[:] = -1
+        return found
+
+
+class Timed(gym.Env):
+    """A place, and a clock."""
+
+    observation_space = spaces.MultiDiscrete([6, 50])
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seen = [0, 0]
+        return np.array(self.seen), {}
+
+    def step(self, action):
+        self.seen = [(self.seen[0] + 1 + action) % 6, self.seen[1] + 1]
+        return np.array(self.seen), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_functions_may_write_into_what_they_get(vector):
+    functions = Spoiling()
+    kinds = {"state_key": functions.key, "goal": functions.goal, "reached": functions.reached}
+    for settings in ({"state_key": functions.key}, kinds):
+        env = wrapped(vector, Timed, **settings)
+        env.reset()
+        for time in range(1, 5):
+            obs, *_ = env.step(np.array([0]))
+            assert obs["observation"].tolist() == [[time, time]]
+            assert (obs["desired_goal"] >= 0).all()
+            assert obs["achieved_goal"][0, 0] == time
+
+
+class Pictures(gym.Env):
+    """A point in the first row of a picture, with its channels last."""
+
+    observation_space = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def picture(self):
+        shown = np.zeros((36, 36, 3), np.uint8)
+        shown[0, self.place] = 255, 100, 0
+        return shown
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = 0
+        return self.picture(), {}
+
+    def step(self, action):
+        self.place = int(np.clip(self.place + 2 * action - 1, 0, 5))
+        return self.picture(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_hindsight_learns_from_pictures_whose_channels_are_last(vector):
+    """SB3 moves the channels outside of the goal wrapper, and asks for rewards of such goals."""
+    env = wrapped(vector, Pictures, max_episode_steps=10)
+    if not vector:
+        env = env.envs[0]
+    settings = {"learning_starts": 30, "buffer_size": 100, "train_freq": 10, "seed": 0}
+    replay = {"replay_buffer_class": HerReplayBuffer, "replay_buffer_kwargs": {"n_sampled_goal": 9}}
+    model = DQN("MultiInputPolicy", env, **settings, **replay, device="cpu").learn(60)
+    batch = model.replay_buffer.sample(200)
+    same = (batch.next_observations["achieved_goal"] == batch.observations["desired_goal"]).all(1)
+    reached = same.all(-1).all(-1)
+    assert 0 < reached.sum() < 200
+    assert batch.rewards.flatten().tolist() == th.where(reached, 0.0, -0.1).tolist()
 
 
 def test_an_episode_by_hand():

@@ -21,10 +21,13 @@ from stable_baselines3.common.vec_env import (
 
 import gym_twoRooms  # noqa: F401 - it registers its worlds
 from sb3_manygoals import (
+    ExactCheckpointCallback,
     GoalBuffer,
     GoalBufferWrapper,
     GymnasiumVecEnv,
     ManyGoalsDQN,
+    MasteryCallback,
+    Transitions,
     VecGoalBufferWrapper,
 )
 from sb3_manygoals.auxiliary import EpisodeBuffer
@@ -286,6 +289,29 @@ def test_what_is_of_the_wrong_kind_is_a_type_error(make, message):
             "NormalizeReward is not supported: what it makes of an observation or a reward",
         ),
         (
+            lambda: make_model(make_vec_env(Corridor, 2), train_freq=(1, "episode")),
+            "train_freq can count episodes of one environment only, got 2: give a number of steps",
+        ),
+        (lambda: make_model(seed=-1), "seed must be a whole number, at least 0, got -1"),
+        (lambda: make_model(seed=2**32), "seed must be below 2**32, got 4294967296"),
+        (lambda: make_model(learning_rate="fast"), "learning_rate must be a number in [0, inf)"),
+        (
+            lambda: make_model(
+                target_class=PlannedTargets, target_kwargs={"exploring_episodes": "x"}
+            ),
+            "exploring_episodes must be a number in [0, 1], got 'x'",
+        ),
+        (lambda: make_model().learn(40, log_interval=0), "log_interval must be a whole number"),
+        (
+            lambda: GoalBuffer(SPACE, held_out=3),
+            "held_out must have shape (n, 6), got 3",
+        ),
+        (lambda: Transitions(None, [0], CELLS[:1]), "observations must be an array with a row"),
+        (
+            lambda: VecGoalBufferWrapper(make_vec_env(Corridor, 2)).step(np.array([1])),
+            "actions must have one action for each of 2 environments, got array([1])",
+        ),
+        (
             lambda: make_model(state_kwargs={"n_updates": -1}),
             "state_kwargs: n_updates must be a whole number, at least 1, got -1",
         ),
@@ -329,6 +355,44 @@ def test_what_is_of_the_wrong_kind_is_a_type_error(make, message):
 )
 def test_what_cannot_be_learned_from_or_asked_for_is_a_value_error(make, message):
     with pytest.raises(ValueError, match=re.escape(message)):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: make_model(goal_wrapper_kwargs=5), "goal_wrapper_kwargs must be a dict of"),
+        (lambda: make_model(target_kwargs=5), "target_kwargs must be a dict of arguments, got 5"),
+        (lambda: make_model(replay_buffer_kwargs=5), "replay_buffer_kwargs must be a dict of"),
+        (lambda: make_model(state_kwargs=[1]), "state_kwargs must be a dict of arguments, got [1]"),
+        (
+            lambda: make_model(goal_wrapper_kwargs={"selector_kwargs": 5}),
+            "selector_kwargs must be a dict of arguments, got 5",
+        ),
+        (
+            lambda: make_model(goal_wrapper_kwargs={"selector_kwargs": {"a": 1}}),
+            "selector_kwargs: UniformSelector() takes no arguments",
+        ),
+        (lambda: make_model(policy=3), "policy must be one of CnnPolicy, MlpPolicy, "),
+        (lambda: make_model().set_env("CartPole-v1"), "got 'CartPole-v1': gymnasium.make makes"),
+        (lambda: make_model().set_env(None), "env must be a Gymnasium environment or an SB3"),
+        (
+            lambda: make_model(Shown(spaces.Box(0, 1, (2,), np.longdouble))),
+            "expected a dtype of at most 64 bits",
+        ),
+        (
+            lambda: MasteryCallback(Corridor(), CELLS, 10, on_measure=3),
+            "on_measure must be a function or None, got 3",
+        ),
+        (
+            lambda: ExactCheckpointCallback("folder", extras=[CELLS]),
+            "extras must be a dict of names and objects, got [",
+        ),
+        (lambda: EpisodeBuffer(None), "observation_space cannot be treated as a space of goals"),
+    ],
+)
+def test_what_is_of_the_wrong_type_is_a_type_error_that_names_it(make, message):
+    with pytest.raises(TypeError, match=re.escape(message)):
         make()
 
 
@@ -433,6 +497,15 @@ def test_short_trainings_have_as_many_updates_as_a_long_one(target_class):
         shorter.learn(50, reset_num_timesteps=False)
     assert shorter.num_timesteps == 800
     assert shorter._n_updates == 4
+
+
+def test_numbers_of_numpy_are_numbers():
+    """Settings are often drawn by NumPy."""
+    targets = {"target_class": PlannedTargets, "target_kwargs": {"exploring_episodes": np.int64(1)}}
+    model = make_model(learning_rate=np.float32(0.5), seed=np.int64(3), **targets)
+    assert model.lr_schedule(0.0) == 0.5
+    assert (model.seed, type(model.seed)) == (3, int)
+    assert model.targets.exploring_episodes(0.0) == 1.0
 
 
 def test_a_gamma_of_0_is_learned_where_values_are_bootstrapped():

@@ -192,6 +192,8 @@ def test_several_environments_and_steady_updates():
     assert model.world.identity.is_known
     assert model._n_updates > 0
     assert model.replay_buffer.size() == 300
+    # The steps that come after states were learned begin in states that are known.
+    assert model.world.n_counted == 900
 
 
 def test_transitions_that_memory_gave_up_are_carried_over():
@@ -312,6 +314,9 @@ def test_states_that_do_not_recur_are_given_up(monkeypatch):
         model.learn(1_000)
     assert isinstance(model.targets, TDTargets)
     assert type(model.world.identity) is ExactStates
+    # What was met before is not forgotten.
+    assert model.world.n_counted == 1_000
+    assert model.world.arrivals.sum() == 1_000
 
 
 def test_what_moves_smoothly_has_no_states(monkeypatch):
@@ -407,16 +412,16 @@ def test_arguments_that_do_not_fit_are_refused():
         GoalBuffer(Dusty().observation_space, state_key=cell_of, state_class=LearnedStates)
 
 
-def test_states_that_look_alike_are_one_and_the_log_shows_it(trained, capsys):
-    model = model_of(Alike(), verbose=1, **FEW_UPDATES).learn(2_000)
+def test_states_that_look_alike_are_one_and_the_log_shows_it(capsys):
+    # With some seeds, the agent hardly ever comes to the second corridor.
+    model = model_of(Alike(), verbose=1, seed=1, **FEW_UPDATES).learn(2_000)
     # Four cells and two ends are seen. Nothing tells in which corridor a cell is.
     assert 6 <= len(model.world.identity) <= 9
-    certain = learning.predictability_of(trained.world)
-    unsure = learning.predictability_of(model.world)
-    assert unsure < 0.95 < certain
+    # From the last cell of a corridor, equal actions lead to either end.
+    assert learning.predictability_of(model.world) < 0.95
     said = re.findall(r"lead to one state with probability ([.\d]+)", capsys.readouterr().out)
     assert len(said) == model.world.identity.n_learned
-    assert float(said[-1]) < certain
+    assert float(said[-1]) < 0.98
 
 
 def test_predictability_of_counts():
