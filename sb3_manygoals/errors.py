@@ -9,13 +9,14 @@ import math
 import reprlib
 import signal
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.connection import wait
 from numbers import Real
 from types import FrameType
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium.vector import SyncVectorEnv
@@ -215,32 +216,35 @@ def _no_info(info: Any, method: str) -> str:
 @contextmanager
 def stepping(source: object) -> Iterator[None]:
     """
-    Raise an error that names the reward if a step fails because a reward is not one number.
+    Raise an error that names what an environment returned, if a step or a reset fails because it is
+    not what Gymnasium's API has.
 
-    Put this context manager around a step of one environment or of several. The code of SB3 and
-    Gymnasium stores rewards before this library sees them. If a reward is not one number, that
-    code fails with an error that does not mention the reward. Errors of the environment itself
-    are not changed.
+    Put this context manager around a step or a reset of one environment or of several. The code of
+    SB3 and Gymnasium stores rewards and infos before this library sees them. If a reward is not one
+    number, that code fails with an error that does not mention the reward. Errors of the
+    environment itself are not changed.
 
     :param source: the object that makes the step, so that ``learn`` can tell which environments it
         has
     :return: the context manager
-    :raises EnvironmentFault: if a reward is not one number
+    :raises EnvironmentFault: if a reward is not one number, an info is no dict, or there are fewer
+        or more values than Gymnasium's API has
     """
     try:
         yield
     except Fault:
         raise
-    except (TypeError, ValueError) as error:
-        _name_reward(error, source)
+    except (AttributeError, TypeError, ValueError) as error:
+        _name_fault(error, source)
         raise
 
 
-def _name_reward(error: Exception, source: object) -> None:
+def _name_fault(error: Exception, source: object) -> None:
     """
-    Raise an EnvironmentFault if SB3's or Gymnasium's code failed because of a reward.
+    Raise an EnvironmentFault if SB3's or Gymnasium's code failed because of what an environment
+    returned.
 
-    The rewards are read from the local variables of the function that failed.
+    This is read from the local variables of the function that failed.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     while frames and _library(frames[-1]) == "numpy":
@@ -262,16 +266,26 @@ def _name_reward(error: Exception, source: object) -> None:
                 own_rewards(found[name], len(found[name]), source, none_counts=False)
     except EnvironmentFault as fault:
         raise fault from error
-    envs = found.get("self")
-    if not isinstance(envs, (DummyVecEnv, SyncVectorEnv)):
+    caller = found.get("self")
+    function = frames[-1].f_code.co_name
+    message = None
+    if not isinstance(caller, (gym.Wrapper, DummyVecEnv, SyncVectorEnv)):
         return
-    if frames[-1].f_code.co_name in ("step", "step_wait"):
-        message = f"a reward or an end that cannot be stored, one number is needed: {error}"
-        if "unpack" in str(error):
-            # A step also resets an environment whose episode has ended.
-            message = f"a wrong number of values by step() or reset(), {error}: {_API}"
-        elif isinstance(envs, DummyVecEnv) and not isinstance(envs.buf_infos[index], Mapping):
-            message = _no_info(envs.buf_infos[index], "step")
+    if function in ("step", "step_wait", "reset") and "unpack" in str(error):
+        # A step also resets an environment whose episode has ended.
+        message = f"a wrong number of values by step() or reset(), {error}: {_API}"
+    elif isinstance(caller, SyncVectorEnv) and function == "_add_info":
+        index = found["env_num"]
+        if not isinstance(found["env_info"], Mapping):
+            message = _no_info(found["env_info"], "step() or reset")
+    elif isinstance(caller, DummyVecEnv) and function == "step_wait":
+        # SB3 writes into it.
+        if not isinstance(caller.buf_infos[index], MutableMapping):
+            message = _no_info(caller.buf_infos[index], "step")
+    if message is None and function in ("step", "step_wait"):
+        if isinstance(caller, (DummyVecEnv, SyncVectorEnv)):
+            message = f"a reward or an end that cannot be stored, one number is needed: {error}"
+    if message is not None:
         raise EnvironmentFault(message, id(source), index) from error
 
 
@@ -386,7 +400,7 @@ def _watching(base: SubprocVecEnv, answering: bool) -> Iterator[None]:
             raise _end_workers(base) from error
         raise
     except ValueError as error:
-        _name_reward(error, base)
+        _name_fault(error, base)
         raise EnvironmentFault(
             f"observations that do not fit {base.observation_space}: {error}", id(base), -1
         ) from error

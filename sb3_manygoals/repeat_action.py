@@ -61,6 +61,10 @@ class RepeatAction(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorA
         """Return whether a mask forbids the action in the next step."""
         mask = info.get("action_mask")
         space = self.env.action_space
-        if mask is None or not isinstance(space, spaces.Discrete):
+        # Below a wrapper that changes actions, a mask may be for others: one that is a tuple is for
+        # a MultiDiscrete space.
+        if mask is None or isinstance(mask, tuple) or not isinstance(space, spaces.Discrete):
             return False
-        return not np.ravel(mask)[int(action) - int(space.start)]
+        if np.shape(mask) != (int(space.n),):
+            return False
+        return not np.asarray(mask)[int(action) - int(space.start)]

@@ -22,7 +22,14 @@ from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapping import goal_trackers, is_goal_wrapped, wrap_goal_env
 from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.random_streams import Stream
-from sb3_manygoals.validation import check_action_space, check_count, check_number
+from sb3_manygoals.validation import (
+    check_action_space,
+    check_count,
+    check_kwargs,
+    check_number,
+    check_schedule,
+    check_seed,
+)
 
 _ONLY_STATES = "every goal of a table is a state, use ManyGoalsDQN for other goals"
 
@@ -224,7 +231,7 @@ class TabularAllGoals(GoalAlgorithm):
             check_number(name, getattr(self, name), at_least=0, at_most=1)
         self.exploration_rate = exploration_initial_eps
         """The probability of a random action now."""
-        settings = dict(goal_wrapper_kwargs or {})
+        settings = check_kwargs("goal_wrapper_kwargs", goal_wrapper_kwargs)
         if env is not None:
             env = _with_room_for_all(maybe_make_env(env, 0), settings)
         # The settings are saved with the model, so without the goals.
@@ -233,14 +240,14 @@ class TabularAllGoals(GoalAlgorithm):
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]  # None when a saved model is loaded
-            learning_rate,
+            check_schedule("learning_rate", learning_rate, at_most=1),
             buffer_size=1,  # SB3 makes a replay buffer, which stays empty
             learning_starts=0,
             gamma=check_number("gamma", gamma, at_least=0, below=1),
             train_freq=1,
             gradient_steps=0,
             support_multi_env=True,
-            seed=seed,
+            seed=check_seed(seed),
             sde_support=False,
             **{**kwargs, "device": "cpu"},
         )

@@ -131,6 +131,22 @@ def check_kwargs(name: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def check_seed(value: Any) -> int | None:
+    """
+    Return the seed of an algorithm of SB3.
+
+    :param value: what the user gave
+    :return: the seed as an int, or None
+    :raises ValueError: if NumPy takes no such seed: it is no whole number, negative, or too large
+    """
+    if value is None:
+        return None
+    seed = check_count("seed", value, at_least=0)
+    if seed >= 2**32:
+        raise ValueError(f"seed must be below 2**32, got {value!r}")
+    return seed
+
+
 def check_rewards(goal_reward: Any, step_reward: Any) -> tuple[float, float]:
     """
     Return both rewards of a goal.

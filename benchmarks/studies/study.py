@@ -258,8 +258,8 @@ def compared(
     """
     Compare agents over games and seeds that both they and the base have.
 
-    While a study runs, some games have fewer seeds than others. Then those games and seeds are
-    compared that make the most runs.
+    While a study runs, some games have fewer seeds than others. Then games with few seeds are left
+    out, if that leaves more runs: so many seeds more of the other games.
 
     A row has a statistic of the scores after training, and of the mean returns on the way there;
     the probability that a run is better than one of the base; and the mean in each game. For two
@@ -309,7 +309,9 @@ def compared(
 
 def _most_runs(there: pd.DataFrame) -> tuple[list[int], list[str]]:
     """
-    Return seeds and games of which each seed has each game, as many runs as can be.
+    Return seeds and games of which each seed has each game.
+
+    The games with the most seeds are taken, as many games as make the most runs.
 
     :param there: whether there is a run, by seeds (rows) and games (columns)
     :return: the seeds and the games, of two choices with as many runs that of more games

@@ -29,7 +29,7 @@ from sb3_manygoals.goals.spaces import (
 )
 from sb3_manygoals.memory_limits import check_memory, share_of_memory
 from sb3_manygoals.packing import are_floats, as_packed
-from sb3_manygoals.validation import check_count
+from sb3_manygoals.validation import batch_shape, check_count, check_kwargs
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, LearnedStates, StateKey
 from sb3_manygoals.world.examples import EXAMPLES_PER_STATE
 from sb3_manygoals.world.inputs import Inputs
@@ -141,6 +141,7 @@ class GoalBuffer:
         if state_key is not None and not callable(state_key):
             raise TypeError(f"state_key must be a function, got {state_key!r}")
         check_state_class(state_class, state_key)
+        state_kwargs = check_kwargs("state_kwargs", state_kwargs)
         if state_kwargs and state_class is None:
             raise ValueError(
                 f"state_kwargs are arguments of state_class, which was not given, got"
@@ -149,7 +150,7 @@ class GoalBuffer:
         self.state_key = state_key
         self.state_class = state_class
         """What the user or a learner has chosen. None: nothing was chosen."""
-        self.state_kwargs = dict(state_kwargs or {})
+        self.state_kwargs = state_kwargs
         """Further arguments of the states."""
         self.achievement = Achievement(observation_space, goal, goal_space, reached)
         """What observations achieve, and which goals are reached by that."""
@@ -181,7 +182,7 @@ class GoalBuffer:
         self._known = self._no_goals()
         if np.ndim(held_out) == 0:
             raise ValueError(
-                f"held_out must have shape (n, {', '.join(map(str, self.shape))}), got {held_out!r}"
+                f"held_out must have shape {batch_shape(self.shape)}, got {held_out!r}"
             )
         if len(np.asarray(held_out)):
             held_out = self.check_goals(converted(held_out, self.goal_space), "held_out")

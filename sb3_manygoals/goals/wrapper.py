@@ -239,9 +239,9 @@ class GoalBufferWrapper(
         if seed is not None:
             tracker.seed(seed)
             self.action_space.seed(seed)
-        world_obs, info = errors.own_reset(
-            self.env.reset(seed=seed, options=options or None), tracker
-        )
+        with errors.stepping(tracker):
+            first_values = self.env.reset(seed=seed, options=options or None)
+        world_obs, info = errors.own_reset(first_values, tracker)
 
         def move() -> NDArray[Any]:
             nonlocal info
@@ -250,7 +250,9 @@ class GoalBufferWrapper(
                 stepped = self.env.step(action)
             world_obs, _, terminated, truncated, info = errors.own_step(stepped, tracker)
             if terminated or truncated:
-                world_obs, info = self.env.reset()
+                with errors.stepping(tracker):
+                    first_values = self.env.reset()
+                world_obs, info = errors.own_reset(first_values, tracker)
             observation = self._own(world_obs, "an observation")[None]
             self._env_goal = self._desired(world_obs, "an observation")
             return observation
@@ -532,7 +534,9 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         goals = [tracker.take_goal(option) for option in options]
         self.venv.set_options(options)
         with errors.workers(self.venv):
-            observations = self._checked(self.venv.reset(), "a first observation")
+            with errors.stepping(tracker):
+                venv_obs = self.venv.reset()
+            observations = self._checked(venv_obs, "a first observation")
         if self._env_sets_goals:
             assert self._env_goals is not None
             goals = [

@@ -248,8 +248,10 @@ def _running_normalizer(env: VecEnv) -> str | None:
                 return kind.__name__
     elif isinstance(env, GymnasiumVecEnv) and isinstance(env.vector_env.unwrapped, AsyncVectorEnv):
         workers = env.vector_env.unwrapped
-        if all(workers.call("has_wrapper_attr", attribute)) and any(workers.get_attr(attribute)):
-            return f"a wrapper with {attribute}=True"
+        have = workers.call("has_wrapper_attr", attribute)
+        # Where some do not have it, the others cannot be asked.
+        if any(have) and (not all(have) or any(workers.get_attr(attribute))):
+            return f"a wrapper with {attribute}"
     return None
 
 

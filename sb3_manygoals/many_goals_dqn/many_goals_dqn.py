@@ -84,7 +84,13 @@ from sb3_manygoals.many_goals_dqn.targets import TargetContext, Targets, TDTarge
 from sb3_manygoals.networks import UniversalQNetwork, count_distinct
 from sb3_manygoals.packing import PackedSpace, are_floats
 from sb3_manygoals.random_streams import Stream
-from sb3_manygoals.validation import check_count, check_kwargs, check_number, check_schedule
+from sb3_manygoals.validation import (
+    check_count,
+    check_kwargs,
+    check_number,
+    check_schedule,
+    check_seed,
+)
 from sb3_manygoals.vec_env import current_reset_infos
 from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, LearnedStates, WorldModel
 
@@ -337,12 +343,12 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             exploration_fraction=exploration_fraction,
             exploration_initial_eps=exploration_initial_eps,
             exploration_final_eps=exploration_final_eps,
-            policy_kwargs=policy_kwargs,
-            stats_window_size=stats_window_size,
+            policy_kwargs=check_kwargs("policy_kwargs", policy_kwargs),
+            stats_window_size=check_count("stats_window_size", stats_window_size),
             tensorboard_log=tensorboard_log,
             verbose=verbose,
             device=device,
-            seed=_checked_seed(seed),
+            seed=check_seed(seed),
             _init_setup_model=False,
         )
         self.max_grad_norm = max_grad_norm
@@ -866,8 +872,11 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         left = math.ceil((self._total_timesteps - self.num_timesteps) / env.num_envs)
         frequency = max(min(train_freq.frequency - self._steps_waited, left), 1)
         shorter = train_freq._replace(frequency=frequency)
-        rollout = super().collect_rollouts(env, callback, shorter, *args, **kwargs)
-        self._steps_waited += rollout.episode_timesteps // env.num_envs
+        begin = self.num_timesteps
+        try:
+            rollout = super().collect_rollouts(env, callback, shorter, *args, **kwargs)
+        finally:
+            self._steps_waited += (self.num_timesteps - begin) // env.num_envs
         self._updates_are_due = self._steps_waited >= train_freq.frequency
         if self._updates_are_due:
             self._steps_waited = 0
@@ -897,7 +906,8 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
                 # With a learning rate of 0, an update at the end would teach nothing.
                 needed = end + 1
             elif self._cuts_rollouts:
-                needed = end
+                # All environments make the last step.
+                needed = end - self.n_envs + 1
         if self._n_updates == 0 and self._total_timesteps < needed:
             plans = ""
             if isinstance(self.targets, PlannedTargets):
@@ -1551,12 +1561,3 @@ def _checked_train_freq(train_freq: int | tuple[int, str]) -> int | tuple[int, s
         frequency, unit = train_freq
         return check_count("train_freq", frequency), unit
     return check_count("train_freq", train_freq)
-
-
-def _checked_seed(seed: int | None) -> int | None:
-    """Return SB3's argument as an int. A ValueError if NumPy takes no such seed."""
-    if seed is None:
-        return None
-    if check_count("seed", seed, at_least=0) >= 2**32:
-        raise ValueError(f"seed must be below 2**32, got {seed}")
-    return int(seed)

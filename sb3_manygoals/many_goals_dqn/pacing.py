@@ -130,8 +130,10 @@ class UpdatePacer:
         if self.is_resting:
             self._rest()
             return
-        # Those that have waited are spread evenly over all that are to come.
-        ready = n + max(self._owed - n, 0.0) * n / max(n + self._to_come, 1e-9)
+        # Those that have waited are spread evenly over all that are to come. At the end of
+        # training, all of them are made.
+        share = n / (n + self._to_come) if self._to_come > 0.0 else 1.0
+        ready = n + max(self._owed - n, 0.0) * share
         self._owed -= ready
         self._now += ready
 

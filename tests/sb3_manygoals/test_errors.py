@@ -13,6 +13,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
@@ -75,13 +76,36 @@ def test_what_is_not_gymnasiums_api_is_named(functions, message):
             r"a wrong number of values by step\(\) .* got 4\): Gymnasium's API has 5 of step",
         ),
         (lambda values: values[0][0], r"a wrong number of values by step\(\) .* cannot unpack"),
-        (lambda values: (*values[:4], None), r"an info of None by step\(\): a dict is needed"),
+        (lambda values: (*values[:4], None), r"an info of None by step\(\).*: a dict is needed"),
+        (
+            lambda values: (*values[:4], MappingProxyType({})),
+            r"an info of mappingproxy\({}\) by step\(\): a dict is needed",
+        ),
     ],
 )
 def test_what_is_not_gymnasiums_api_is_named_in_vectors_of_environments(step, message):
-    worlds = vector(Old(), Old(step))
-    with pytest.raises(errors.EnvironmentFault, match=f"environment 1 gave {message}"):
+    worlds = [vector(Old(), Old(step))]
+    if "mappingproxy" not in message:
+        # Gymnasium's own vectors take any mapping.
+        worlds.append(gymnasiums(Old, lambda: Old(step)))
+    for world in worlds:
+        with pytest.raises(errors.EnvironmentFault, match=f"environment 1 gave {message}"):
+            ManyGoalsDQN("MlpPolicy", world, seed=0).learn(10)
+
+
+@pytest.mark.parametrize("of_gymnasium", [False, True])
+def test_a_reset_that_is_not_gymnasiums_api_is_named_in_vectors_of_environments(of_gymnasium):
+    old = Old(reset=lambda values: values[0])
+    worlds = gymnasiums(Old, lambda: old) if of_gymnasium else vector(Old(), old)
+    message = r"environment 1 gave a wrong number of values by step\(\) or reset\(\), too many"
+    with pytest.raises(errors.EnvironmentFault, match=message):
         ManyGoalsDQN("MlpPolicy", worlds, seed=0).learn(10)
+
+
+def test_a_wrapper_that_unpacks_what_is_not_gymnasiums_api_is_not_to_blame():
+    world = TimeLimit(Old(lambda values: values[:4]), 20)
+    with pytest.raises(errors.EnvironmentFault, match="a wrong number of values by step"):
+        ManyGoalsDQN("MlpPolicy", world, seed=0).learn(10)
 
 
 @pytest.mark.parametrize("info", [UserDict, MappingProxyType])
@@ -136,6 +160,10 @@ class Hostile(gym.Env):
         hostile = self.at == self.taken
         ended = self.steps == self.length or (hostile and self.ends)
         return self.show(), self.reward if hostile else 1.0, ended, False, {}
+
+
+def gymnasiums(*makers):
+    return GymnasiumVecEnv(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP))
 
 
 def vector(*worlds):

@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 from stable_baselines3.common.envs import BitFlippingEnv
 
-from sb3_manygoals import ManyGoalsDQN, RepeatAction
+from sb3_manygoals import DiscreteActions, ManyGoalsDQN, RepeatAction
 
 
 class Track(gym.Env):
@@ -90,6 +90,31 @@ def test_an_action_that_is_not_allowed_any_more_is_not_held():
     observation, *_, info = env.step(0)
     assert observation.tolist() == [4]
     assert info["action_mask"].tolist() == [0, 0, 1]
+
+
+class Pushed(gym.Env):
+    """Is pushed by forces, some of which its masks allow."""
+
+    observation_space = spaces.Box(0, 99, (1,), np.int64)
+    action_space = spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = 0
+        return np.array([0]), {}
+
+    def step(self, action):
+        self.place += 1
+        masks = [np.zeros(2, np.int8), (np.zeros(9, np.int8), np.zeros(2, np.int8))]
+        info = {"action_mask": masks[self.place % 2]}
+        return np.array([self.place]), 0.0, False, False, info
+
+
+def test_masks_for_other_actions_are_left_alone():
+    env = RepeatAction(DiscreteActions.grid(Pushed()), 3)
+    env.reset(seed=0)
+    assert env.step(8)[0].tolist() == [3]
+    assert env.step(0)[0].tolist() == [6]
 
 
 class LongBits(BitFlippingEnv):

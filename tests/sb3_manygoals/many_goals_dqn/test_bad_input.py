@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import NormalizeObservation, NormalizeReward
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TransformObservation
 from gymnasium.wrappers.vector import NormalizeReward as NormalizeRewards
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
@@ -27,6 +27,7 @@ from sb3_manygoals import (
     GymnasiumVecEnv,
     ManyGoalsDQN,
     MasteryCallback,
+    TabularAllGoals,
     Transitions,
     VecGoalBufferWrapper,
 )
@@ -373,6 +374,12 @@ def test_what_cannot_be_learned_from_or_asked_for_is_a_value_error(make, message
             lambda: make_model(goal_wrapper_kwargs={"selector_kwargs": {"a": 1}}),
             "selector_kwargs: UniformSelector() takes no arguments",
         ),
+        (lambda: make_model(policy_kwargs=5), "policy_kwargs must be a dict of arguments, got 5"),
+        (lambda: GoalBuffer(SPACE, state_kwargs=5), "state_kwargs must be a dict of arguments"),
+        (
+            lambda: TabularAllGoals("TablePolicy", "FrozenLake-v1", goal_wrapper_kwargs=5),
+            "goal_wrapper_kwargs must be a dict of arguments, got 5",
+        ),
         (lambda: make_model(policy=3), "policy must be one of CnnPolicy, MlpPolicy, "),
         (lambda: make_model().set_env("CartPole-v1"), "got 'CartPole-v1': gymnasium.make makes"),
         (lambda: make_model().set_env(None), "env must be a Gymnasium environment or an SB3"),
@@ -422,15 +429,22 @@ def test_each_of_several_normalizations_is_looked_at():
 
 @pytest.mark.parametrize("vector_class", [SyncVectorEnv, AsyncVectorEnv])
 def test_a_normalization_inside_a_vector_environment_of_gymnasium_is_refused(vector_class):
-    def made(freeze):
-        one = lambda: freeze(NormalizeObservation(Corridor()))  # noqa: E731
-        return GymnasiumVecEnv(vector_class([one], autoreset_mode=AutoresetMode.SAME_STEP))
+    def made(*makers):
+        return GymnasiumVecEnv(vector_class(makers, autoreset_mode=AutoresetMode.SAME_STEP))
 
-    running = made(lambda env: env)
-    with pytest.raises(ValueError, match="is not supported: what it makes of an observation"):
-        make_model(running)
-    running.close()
-    still = made(frozen)
+    def running():
+        return NormalizeObservation(Corridor())
+
+    def plain():
+        floats = spaces.Box(-np.inf, np.inf, SPACE.shape, np.float32)
+        return TransformObservation(Corridor(), np.float32, floats)
+
+    for makers in ((running, running), (plain, running)):
+        worlds = made(*makers)
+        with pytest.raises(ValueError, match="is not supported: what it makes of an observation"):
+            make_model(worlds)
+        worlds.close()
+    still = made(lambda: frozen(running()))
     assert make_model(still).observation_space["observation"].shape == (6,)
     still.close()
 
@@ -497,6 +511,29 @@ def test_short_trainings_have_as_many_updates_as_a_long_one(target_class):
         shorter.learn(50, reset_num_timesteps=False)
     assert shorter.num_timesteps == 800
     assert shorter._n_updates == 4
+    # Updates that waited are made at the end, also if the last rollout is cut short.
+    assert make_model(make_vec_env(Corridor, 2), **settings).learn(500)._n_updates == 2
+
+
+def test_steps_before_an_interruption_count_for_the_next_update():
+    def interrupted(local, _):
+        if local["self"].num_timesteps == 150:
+            raise KeyboardInterrupt
+        return True
+
+    settings = {"updates_per_step": 5e-3, "target_class": TDTargets}
+    model = make_model(make_vec_env(Corridor, 2), **settings)
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(800, callback=interrupted)
+    model.learn(650, reset_num_timesteps=False)
+    assert (model.num_timesteps, model._n_updates) == (800, 4)
+
+
+def test_the_last_step_of_all_environments_counts_before_a_warning(recwarn):
+    model = make_model(make_vec_env(Corridor, 3), updates_per_step=5e-3, target_class=TDTargets)
+    model.learn(200)
+    assert (model.num_timesteps, model._n_updates) == (201, 1)
+    assert [str(one.message) for one in recwarn if "nothing is learned" in str(one.message)] == []
 
 
 def test_numbers_of_numpy_are_numbers():
