@@ -322,11 +322,11 @@ def check_world(saved: dict[str, Any], here: dict[str, Any]) -> None:
     :param here: What :func:`world_of` says about the world of the environment
     :raises ValueError: If an entry differs
     """
-    for name in saved:
-        if saved[name] != here.get(name):
+    for name in {**saved, **here}:
+        if saved.get(name) != here.get(name):
             theirs, ours = (
                 f"\n{value}\n" if name == "layout" else repr(value)
-                for value in (saved[name], here.get(name))
+                for value in (saved.get(name), here.get(name))
             )
             raise ValueError(
                 f"The state is of another world: its {name} is {theirs}, here it is {ours}."

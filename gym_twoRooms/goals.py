@@ -50,7 +50,8 @@ def agent_cell_and_doors(
     :raises ValueError: If it is no picture of the size of the map
     :raises LayoutError: If there is no layout of that name or the map is not valid
     """
-    size, doors = _doors(layout)
+    # What is no string may be no key of a cache.
+    size, doors = _doors(layout if isinstance(layout, str) else as_layout(layout))
     picture = _checked(observation)
     if picture.shape[:2] != size:
         raise ValueError(

@@ -2,10 +2,11 @@
 
 import os
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 Cell = tuple[int, int]
 """A (row, column) pair, both counted from 0 at the top left."""
@@ -53,7 +54,14 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Check the map."""
-        object.__setattr__(self, "rows", tuple(self.rows))
+        rows: Any = self.rows
+        is_sequence = isinstance(rows, Iterable) and not isinstance(rows, str)
+        if not is_sequence or not all(isinstance(row, str) for row in rows):
+            raise LayoutError(
+                f"rows must be strings, one for each row of the map, got {rows!r}. Layout.parse "
+                "takes a map in one string."
+            )
+        object.__setattr__(self, "rows", tuple(rows))
         self._check_shape_and_symbols()
         if len(self.free) < 2:
             raise LayoutError(
@@ -199,18 +207,20 @@ def as_layout(layout: Layout | str) -> Layout:
     """
     Return the layout that a user means.
 
-    :param layout: A layout, the name of one, or an ASCII map, which is recognised by its line break
+    :param layout: A layout, the name of one, or an ASCII map, which is recognised by its line
+        break, or by having nothing but symbols
     :return: The layout; a layout is returned as it is
     :raises LayoutError: If there is no layout of that name or the map is not valid
     """
     if isinstance(layout, Layout):
         return layout
-    if not isinstance(layout, str) or "\n" in layout:
+    if not isinstance(layout, str) or "\n" in layout or set(layout) <= set(SYMBOLS):
         return Layout.parse(layout)
     if layout not in NAMED_LAYOUTS:
         raise LayoutError(
             f"There is no layout named {layout!r}; the named ones are {', '.join(NAMED_LAYOUTS)}. "
-            "A map has line breaks; Layout.read(path) reads one from a file."
+            f"A map has line breaks, or only the symbols {' '.join(SYMBOLS)}; Layout.read(path) "
+            "reads one from a file."
         )
     return NAMED_LAYOUTS[layout]
 

@@ -34,7 +34,9 @@ def transition_matrices(mdp: TwoRoomsMDP) -> list["csr_array"]:
     :param mdp: The compiled world
     :return: For each action, the probabilities of each state's successors: a sparse (S, S) float64
         matrix, its columns in ascending order
+    :raises TypeError: If ``mdp`` is none
     """
+    _check_mdp(mdp)
     # Importing scipy takes longer than compiling a layout.
     from scipy.sparse import csr_array, diags_array, eye_array
 
@@ -159,10 +161,7 @@ def mastery_ceiling(
         nor a function
     :raises ValueError: If ``horizon`` is no number of steps, or ``reached`` is negative or NaN
     """
-    if not isinstance(mdp, TwoRoomsMDP):
-        raise TypeError(
-            f"mdp must be a TwoRoomsMDP, such as env.unwrapped.mdp, got {type(mdp).__name__}"
-        )
+    _check_mdp(mdp)
     _check_horizon(horizon)
     _check_kind(goal, reached)
     if goal is not None or reached is not None:
@@ -173,7 +172,13 @@ def mastery_ceiling(
     def ceiling(starts: NDArray[np.uint8], goals: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Plan for the different goals, some at a time, and look each pair up."""
         start_states = mdp.states_of(starts)
-        wanted, rows = np.unique(mdp.states_of(goals), return_inverse=True)
+        goal_states = mdp.states_of(goals)
+        if len(goal_states) != len(start_states):
+            raise ValueError(
+                f"goals must be {len(start_states)} pictures, one for each start, got "
+                f"{len(goal_states)}."
+            )
+        wanted, rows = np.unique(goal_states, return_inverse=True)
         best = np.empty(len(start_states))
         chunk = _goals_at_a_time(mdp)
         for first in range(0, len(wanted), chunk):
@@ -328,12 +333,22 @@ def _problem(
     mdp: TwoRoomsMDP, goals: ArrayLike
 ) -> tuple[NDArray[np.int64], NDArray[np.intp], list["csr_array"]]:
     """Return the goals, checked, with the numbers of their columns, and the dynamics."""
-    states = mdp.check_states(goals)
+    _check_mdp(mdp)
+    # An empty list is an array of floats.
+    states = np.asarray(goals) if np.size(goals) == 0 else mdp.check_states(goals)
     if states.ndim != 1 or len(states) == 0:
         raise ValueError(
             f"goals must be a sequence of at least one state number, got shape {states.shape}."
         )
     return states, np.arange(len(states)), transition_matrices(mdp)
+
+
+def _check_mdp(mdp: Any) -> None:
+    """Raise an error if this is no compiled world."""
+    if not isinstance(mdp, TwoRoomsMDP):
+        raise TypeError(
+            f"mdp must be a TwoRoomsMDP, such as env.unwrapped.mdp, got {type(mdp).__name__}"
+        )
 
 
 def _check_kind(goal: Any, reached: Any) -> None:

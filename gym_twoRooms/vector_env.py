@@ -84,7 +84,7 @@ class TwoRoomsSwitchVectorEnv(
     ) -> None:
         limit = 1 if max_episode_steps is None else max_episode_steps
         for name, value in (("num_envs", num_envs), ("max_episode_steps", limit)):
-            if not isinstance(value, (int, np.integer)):
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
                 raise TypeError(f"{name} must be an integer, got {value!r}.")
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
@@ -353,13 +353,12 @@ class TwoRoomsSwitchVectorEnv(
                 f"Actions must be {self.num_envs} integers, got {actions.dtype} of shape "
                 f"{actions.shape}."
             )
-        actions = actions.astype(np.intp, copy=False)
         if actions.min() < 0 or actions.max() >= self.mdp.n_actions:
             raise InvalidAction(
                 f"Each action must be in [0, {self.mdp.n_actions}), got {actions.min()} to "
                 f"{actions.max()}."
             )
-        return actions
+        return actions.astype(np.intp, copy=False)
 
     def _check_mask(self, mask: Any) -> NDArray[np.bool_]:
         """Return the mask of a reset, or raise an error if it does not fit."""

@@ -97,6 +97,11 @@ def test_any_picture_has_a_cell():
             r"observation must have the size \(10, 10\) of the map, got \(8, 4\)",
         ),
         (lambda: agent_cell_and_doors(SMALL.observe(0), "tiny"), LayoutError, "no layout named"),
+        (
+            lambda: agent_cell_and_doors(SMALL.observe(0), ["..", ".."]),
+            LayoutError,
+            "A map must be a string, got list",
+        ),
     ],
 )
 def test_bad_input_is_refused(ask, error, message):
@@ -201,6 +206,8 @@ def test_where_no_state_achieves_a_goal_the_chance_is_none():
 
 def test_bad_goals_are_refused():
     look = SMALL.observe(np.array([0, 1]))
+    with pytest.raises(ValueError, match="goals must be 1 pictures, one for each start, got 2"):
+        mastery_ceiling(SMALL, 5)(look[:1], look)
     with pytest.raises(ValueError, match=r"goals must be of shape \(2, 2\).*got \(2, 3\)"):
         mastery_ceiling(SMALL, 5, agent_cell)(look, np.zeros((2, 3), int))
     with pytest.raises(ValueError, match=r"reached must return shape \(\d+,\), got \(\)"):

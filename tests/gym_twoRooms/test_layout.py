@@ -29,6 +29,8 @@ BAD_MAPS = {
         "no layout named 'huge'; the named ones are paper, small, locks, warehouse, mansion",
     ),
     "empty": (" \n\n ", "map is empty"),
+    "empty row": ("", "map is empty"),
+    "one row without a switch": ("..D..", "door D at row 0, column 2 .* can never open"),
     "ragged": ("...\n..", r"Row 1 \(counted from 0\) has 2 cells where row 0 has 3"),
     "unknown symbol": ("...\n.x.", r"Unknown symbol 'x' at row 1, column 1 \(counted from 0\)"),
     "block beside a wall": (
@@ -57,6 +59,17 @@ BAD_MAPS = {
 def test_bad_maps_are_refused(text, message):
     with pytest.raises(LayoutError, match=message):
         as_layout(text)
+
+
+def test_a_map_of_one_row_is_itself_in_a_string():
+    layout = Layout.parse("S.D.S")
+    assert as_layout(str(layout)) == layout
+
+
+@pytest.mark.parametrize("rows", ["S.D.S", ["..", 5], None, [[".", "."], [".", "."]]])
+def test_rows_that_are_no_strings_are_refused(rows):
+    with pytest.raises(LayoutError, match="rows must be strings, one for each row of the map, got"):
+        Layout(rows)
 
 
 def test_a_map_can_be_read_from_a_file(tmp_path):

@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -178,6 +179,7 @@ def test_the_oracle_takes_the_expected_steps():
             lambda: expected_steps(SMALL, np.array([], dtype=int)),
             r"goals must be .* at least one .*, got shape \(0,\)",
         ),
+        (lambda: reach_probabilities(SMALL, [], 3), "goals must be a sequence of at least one"),
         *(
             (
                 lambda n=n: reach_probabilities(SMALL, [0], n),
@@ -192,3 +194,17 @@ def test_the_oracle_takes_the_expected_steps():
 def test_bad_input_is_refused(ask, message):
     with pytest.raises(ValueError, match=message):
         ask()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda env: reach_probabilities(env, [0], 3),
+        lambda env: expected_steps(env, [0]),
+        lambda env: OraclePolicy(env, [0]),
+        transition_matrices,
+    ],
+)
+def test_an_environment_is_no_compiled_world(ask):
+    with pytest.raises(TypeError, match=r"mdp must be a TwoRoomsMDP, .*, got Order"):
+        ask(gym.make("TwoRoomsSwitchSmall-v0"))

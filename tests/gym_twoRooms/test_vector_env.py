@@ -276,6 +276,7 @@ def test_invalid_actions_are_refused(actions):
     [
         ({"num_envs": 0}, ValueError, "num_envs must be at least 1, got 0"),
         ({"num_envs": 2.0}, TypeError, "num_envs must be an integer"),
+        ({"num_envs": True}, TypeError, "num_envs must be an integer, got True"),
         ({"max_episode_steps": 0}, ValueError, "max_episode_steps must be at least 1"),
         ({"render_mode": "human"}, ValueError, r"one of \['rgb_array', 'ansi'\], got 'human'"),
         (
@@ -290,3 +291,14 @@ def test_invalid_arguments_are_refused(kwargs, error, message):
         TwoRoomsSwitchVectorEnv(**{"num_envs": 1} | kwargs)
     with pytest.raises(ValueError, match="one seed for each of the 2 environments, got 3"):
         TwoRoomsSwitchVectorEnv(2, "small").reset(seed=[1, 2, 3])
+
+
+def test_the_state_of_a_single_environment_is_refused():
+    single = TwoRoomsSwitchEnv("small")
+    single.reset(seed=0)
+    vector = TwoRoomsSwitchVectorEnv(2, "small")
+    vector.reset(seed=0)
+    with pytest.raises(ValueError, match=r"The state is of another world: its .* is None, here it"):
+        vector.set_checkpoint_state(single.get_checkpoint_state())
+    with pytest.raises(ValueError, match=r"The state is of another world: its .*, here it is None"):
+        single.set_checkpoint_state(vector.get_checkpoint_state())
