@@ -75,6 +75,15 @@ def test_what_does_not_end_in_time_is_stopped_and_said(tmp_path, monkeypatch, ca
     }
 
 
+@pytest.fixture
+def heeds_hangup():
+    """Tests that are started by ``nohup`` ignore a closed terminal. This one must not."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("heeds_hangup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_commands_end_with_the_process_that_began_them(number, tmp_path, monkeypatch):
     """A signal to this process ends the commands, too, and what has ended is written down."""
