@@ -19,7 +19,6 @@ from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.preprocessing import get_flattened_obs_dim
 from stable_baselines3.common.type_aliases import (
     GymEnv,
     MaybeCallback,
@@ -53,6 +52,7 @@ from sb3_manygoals.goals.wrapping import (
 )
 from sb3_manygoals.many_goals_dqn.acting import ActingMixin
 from sb3_manygoals.many_goals_dqn.adoption import AdoptionMixin
+from sb3_manygoals.many_goals_dqn.choosing import ChoosingMixin
 from sb3_manygoals.many_goals_dqn.circles import Circles
 from sb3_manygoals.many_goals_dqn.clocks import find_clock
 from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs
@@ -74,15 +74,13 @@ from sb3_manygoals.many_goals_dqn.recorded import Transitions, take_in
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.many_goals_dqn.saving import SavingMixin
+from sb3_manygoals.many_goals_dqn.standardization import StandardizationMixin
 from sb3_manygoals.many_goals_dqn.state_learning import (
-    FEWEST_STEPS,
     StateLearningMixin,
-    predictability_of,
 )
-from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice, estimate_states
+from sb3_manygoals.many_goals_dqn.target_choice import TargetChoice
 from sb3_manygoals.many_goals_dqn.targets import TargetContext, Targets, TDTargets
-from sb3_manygoals.networks import UniversalQNetwork, count_distinct
-from sb3_manygoals.packing import PackedSpace, are_floats
+from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.random_streams import Stream
 from sb3_manygoals.validation import (
     check_count,
@@ -103,11 +101,6 @@ _LARGEST_LEARNING_RATE = 2e-3
 # Steps of an update of the target network, after each update of the trained one or at intervals.
 _DEFAULT_TAU = 0.05
 _TAU_AT_INTERVALS = 1.0
-# How many states the world has is estimated from so many of the newest steps.
-_STEPS_TO_ESTIMATE_FROM = 100_000
-# Inputs are standardized by at most so many goals, and so many numbers.
-_MOST_GOALS_TO_FIT = 10_000
-_MOST_NUMBERS_TO_FIT = 2**26
 # For the log interval, which is a number of goal episodes, so many updates count as one episode.
 _UPDATES_PER_EPISODE = 5
 # From recorded transitions, so many updates are made between two looks at plans and schedules.
@@ -116,7 +109,16 @@ _UPDATES_FROM_DATA_TOGETHER = 50
 _LEAVES_CIRCLE = 0.5
 
 
-class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, GoalAlgorithm, DQN):
+class ManyGoalsDQN(
+    AdoptionMixin,
+    ActingMixin,
+    SavingMixin,
+    StateLearningMixin,
+    ChoosingMixin,
+    StandardizationMixin,
+    GoalAlgorithm,
+    DQN,
+):
     """
     Deep Q-learning of a universal value function Q(s, a, g), in which every transition teaches many
     goals.
@@ -683,142 +685,6 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         self.policy.use_target_network(kind.uses_target_network)
         self._create_aliases()
 
-    def _choose_targets(self, has_learned_states: bool) -> None:
-        """
-        Choose targets, if the user did not, by the share of observations that recur.
-
-        :param has_learned_states: whether states were just learned
-        """
-        if self.target_class is not None or self.goals_in_replay or self._awaits_states:
-            return
-        assert self.world is not None
-        if has_learned_states and self.state_class is None and not self._are_states_useful():
-            self._give_up_states()
-        if self._learns_states:
-            return
-        is_planned = isinstance(self.targets, PlannedTargets)
-        choice = self._target_choice.review(
-            self.num_timesteps,
-            self.learning_starts,
-            self.world.identity,
-            is_planned,
-            self._actions_per_step,
-        )
-        if choice is None or (choice.plan == is_planned and not choice.is_first):
-            return
-        if choice.is_noisy and is_planned and self._begin_to_learn_states(choice.share):
-            return
-        if choice.plan != is_planned:
-            last_value = self.targets.initial_value
-            self._make_targets(PlannedTargets if choice.plan else TDTargets)
-            if self._n_updates == 0:
-                self.policy.shift_values(self.targets.initial_value - last_value)
-        how = "bootstrapped by a target network (TDTargets)"
-        if choice.plan:
-            how = "planned in a model of the world (PlannedTargets)"
-        reason = f"{choice.share:.0%} of the observations were met before"
-        if choice.is_too_large:
-            n_states = self._estimate_states()
-            reason += f", but the world seems to have some {n_states:,.0f} states"
-        self.logger.info(f"{reason}: values are {how}")
-        if not choice.plan and not choice.is_too_large and not self._are_goals_places:
-            advice = (
-                '. Say which are one state, goal_wrapper_kwargs={"state_key": ...}: see "Which '
-                'observations are one state" in the guide'
-            )
-            if choice.is_noisy and self._may_learn_states and not self._gave_up_states:
-                advice += f". In {FEWEST_STEPS} steps or more, the default learns states"
-            assert self.goal_buffer is not None
-            what = "goals that are never met again are not reached"
-            if not self.goal_buffer.goals_are_observations:
-                what = "ways to goals cannot be planned, so learning takes longer"
-            warnings.warn(f"only {reason}: {what}{advice}", stacklevel=3)
-
-    def _actions_per_step(self) -> float | None:
-        """
-        Estimate the number of actions of all states of the world, divided by the steps of training.
-
-        :return: None if it cannot be told
-        """
-        n_states = self._estimate_states()
-        if n_states is None:
-            return None
-        return n_states * int(self.action_space.n) / self._total_timesteps
-
-    def _estimate_states(self) -> float | None:
-        """Estimate the number of states of the world. None if it cannot be told."""
-        assert self.world is not None
-        newest = self.replay_buffer.newest_states(_STEPS_TO_ESTIMATE_FROM, self.world.identity)
-        return estimate_states(*newest)
-
-    def _begin_to_learn_states(self, share: float) -> bool:
-        """
-        Tell states apart by what will be learned, if they may be learned.
-
-        :param share: share of observations that were met before
-        :return: whether they will be learned
-        """
-        if not self._may_try_to_learn_states:
-            return False
-        try:
-            self._use_learned_states()
-        except MemoryError as error:
-            self._gave_up_states = True
-            warnings.warn(f"states are not learned: {error}", stacklevel=4)
-            return False
-        self.logger.info(
-            f"{share:.0%} of the observations were met before: which of them are one state will be "
-            "learned from transitions (LearnedStates)"
-        )
-        return True
-
-    @property
-    def _may_try_to_learn_states(self) -> bool:
-        """Whether states may be learned in place of giving up plans."""
-        assert self.goal_buffer is not None
-        is_long = self._is_learning and self._total_timesteps >= FEWEST_STEPS
-        has_key = self.goal_buffer.state_key is not None
-        wanted = self.state_class is None and self._may_learn_states
-        wanted &= not self._are_goals_places
-        return wanted and is_long and not has_key and not self._gave_up_states
-
-    @property
-    def _are_goals_places(self) -> bool:
-        """
-        Whether goals are places, and observations are floats, too.
-
-        Then values can be bootstrapped without states, and states that are learned mislead: beside
-        a wall, what noise shows on the other side counts as a way through.
-        """
-        assert self.goal_buffer is not None
-        return self.goal_buffer.goals_are_places and are_floats(self.goal_buffer.observation_space)
-
-    def _give_up_states(self) -> None:
-        """Tell states apart by their bytes again, and bootstrap, because learned ones are none."""
-        assert self.goal_buffer is not None
-        assert self.world is not None
-        n_states = len(self.world.identity)
-        n_made = self.world.n_counted
-        share = predictability_of(self.world)
-        self._gave_up_states = True
-        self.goal_buffer.use_states(ExactStates)
-        self._adopt_goals(self.goal_buffer)
-        # What was met before is in memory.
-        self.replay_buffer.record_in(self.world)
-        self._begin_anew_with_states()
-        last_value = self.targets.initial_value
-        self._make_targets(TDTargets)
-        if self._n_updates == 0:
-            self.policy.shift_values(self.targets.initial_value - last_value)
-        self._target_choice.count_anew()
-        warnings.warn(
-            f"states were learned, but they do not recur: {n_states} of them from {n_made} "
-            f"transitions, and two equal actions in one state lead to one state with probability "
-            f"{share:.2f}. Values are bootstrapped by a target network (TDTargets): goals that are "
-            "never met again are not reached, see the guide",
-            stacklevel=3,
-        )
-
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         """Prepare training."""
         last_obs = self._last_obs
@@ -1195,52 +1061,6 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
             self._standardize()
         self._warn_of_alike_goals()
 
-    def _standardize(self) -> None:
-        """Standardize inputs by the states and goals that are known, or in the replay memory."""
-        if self._standardizes_by_transitions and not self.goals_in_replay:
-            assert self.goal_buffer is not None
-            most = _most_to_fit(self.goal_buffer.observation_space)
-            met = self.replay_buffer.evenly_chosen(most)
-            observations = th.as_tensor(met, device=self.device)
-            goals = th.as_tensor(self.goal_buffer.achieved(met), device=self.device)
-        else:
-            observations = self._some_observations()
-            goals = self._some_goals()
-        self.policy.fit_standardization(observations, goals)
-        self._n_standardized_by = self._n_to_standardize_by
-
-    @property
-    def _standardizes_by_transitions(self) -> bool:
-        """
-        Whether inputs are standardized by what is in the replay memory, because goals are there, or
-        because the goal buffer is full and does not know what was met last.
-        """
-        assert self.goal_buffer is not None
-        if self.goals_in_replay:
-            return True
-        states = self.goal_buffer.states
-        is_full = states.is_full and self.goal_buffer.takes_all_goals
-        return is_full and self.replay_buffer.size() > 0
-
-    @property
-    def _n_to_standardize_by(self) -> int:
-        """How many states are known, or transitions if inputs are standardized by these."""
-        assert self.goal_buffer is not None
-        n_states = len(self.goal_buffer.states)
-        if self._standardizes_by_transitions:
-            return max(self.replay_buffer.size() * self.n_envs, n_states)
-        return n_states
-
-    @property
-    def _standardization_is_due(self) -> bool:
-        """
-        Whether inputs are to be standardized anew: twice as many states or transitions are known as
-        last time, and targets allow it.
-        """
-        if self._n_standardized_by == 0 or not self.targets.restandardizes:
-            return False
-        return self._n_to_standardize_by >= 2 * self._n_standardized_by
-
     def _prepare_targets(self) -> bool:
         """
         Let targets prepare the updates.
@@ -1275,50 +1095,6 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         n_updates = self._n_updates - self._n_updates_logged
         if has_planned or n_updates >= _UPDATES_PER_EPISODE * self._log_interval:
             self.dump_logs()
-
-    def _some_goals(self) -> th.Tensor:
-        """Return known goals, evenly chosen if there are too many, shape (n, *shape)."""
-        goals = self.goal_buffer
-        assert goals is not None
-        if isinstance(goals, ReplayGoals):
-            # All observations at once might not fit into memory.
-            found = goals.evenly_chosen(_most_to_fit(goals.goal_space))
-        else:
-            found = _evenly_chosen(goals.observations, goals.goal_space)
-        return th.as_tensor(found, device=self.device)
-
-    def _some_observations(self) -> th.Tensor:
-        """Return observations of known states, chosen likewise, shape (n, *shape)."""
-        assert self.goal_buffer is not None
-        if self.goal_buffer.goals_are_observations:
-            return self._some_goals()
-        observations = self.goal_buffer.states.observations
-        chosen = _evenly_chosen(observations, self.goal_buffer.observation_space)
-        return th.as_tensor(chosen, device=self.device)
-
-    def _warn_of_alike_goals(self) -> None:
-        """
-        Warn once if different goals are the same numbers for the network. This happens if float32
-        has fewer digits than the observations.
-        """
-        if self._warned_of_alike_goals or not self.policy.may_confuse_observations:
-            return
-        assert self.goal_buffer is not None
-        goals = self._some_observations()
-        # Goals in a replay memory may occur more than once.
-        n_goals = count_distinct(goals.cpu().numpy())
-        n_alike = n_goals - self.policy.count_distinct(goals)
-        if n_alike > 0:
-            self._warned_of_alike_goals = True
-            space = self.goal_buffer.observation_space
-            parts = space.parts.values() if isinstance(space, PackedSpace) else [space]
-            dtypes = sorted({str(part.dtype) for part in parts})
-            warnings.warn(
-                f"{n_alike} of {n_goals} known goals look to the network like another one: it "
-                f"computes in float32, observations are {' and '.join(dtypes)}. Subtract a "
-                "constant from them in a wrapper, or choose a larger unit",
-                stacklevel=3,
-            )
 
     def _warn_of_clock(self) -> None:
         """Warn once of a number in the observations that goes on at every step."""
@@ -1500,23 +1276,6 @@ class ManyGoalsDQN(AdoptionMixin, ActingMixin, SavingMixin, StateLearningMixin, 
         # A fault of a callback's environments did not happen at this time step.
         if fault.source in (*sources, id(self.env.unwrapped)):
             fault.num_timesteps = self.num_timesteps
-
-
-def _most_to_fit(space: spaces.Space[Any]) -> int:
-    """Return by how many observations of a space inputs are standardized at most."""
-    parts = space.parts.values() if isinstance(space, PackedSpace) else [space]
-    # Whole numbers of a Discrete space become one number for each of its elements.
-    n_numbers = sum(get_flattened_obs_dim(part) for part in parts)
-    return min(_MOST_GOALS_TO_FIT, max(1, _MOST_NUMBERS_TO_FIT // n_numbers))
-
-
-def _evenly_chosen(observations: NDArray[Any], space: spaces.Space[Any]) -> NDArray[Any]:
-    """Return a copy of observations or goals of a space, evenly chosen if there are too many."""
-    most = _most_to_fit(space)
-    if len(observations) > most:
-        places = np.linspace(0, len(observations) - 1, most, dtype=np.int64)
-        observations = observations[places]
-    return observations.copy()
 
 
 def _ends_of_steps(

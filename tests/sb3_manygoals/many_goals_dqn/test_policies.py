@@ -19,7 +19,7 @@ from sb3_manygoals.many_goals_dqn import (
     MlpPolicy,
     PlannedTargets,
     TDTargets,
-    many_goals_dqn,
+    standardization,
 )
 from sb3_manygoals.networks import PaddedCNN, Preprocess
 from tests.sb3_manygoals.many_goals_dqn.models import SMALL, make_model, reloaded
@@ -222,7 +222,7 @@ def test_rare_elements_of_a_vector_by_hand():
 
 
 def test_of_large_observations_a_few_are_enough_to_standardize_by(monkeypatch):
-    monkeypatch.setattr(many_goals_dqn, "_MOST_NUMBERS_TO_FIT", 150)
+    monkeypatch.setattr(standardization, "_MOST_NUMBERS_TO_FIT", 150)
     model = make_model(Corridor(image=True), "CnnPolicy", learning_starts=50)
     shapes = []
     monkeypatch.setattr(
@@ -234,7 +234,7 @@ def test_of_large_observations_a_few_are_enough_to_standardize_by(monkeypatch):
 
 
 def test_numbers_of_discrete_observations_count_as_the_network_gets_them(monkeypatch):
-    monkeypatch.setattr(many_goals_dqn, "_MOST_NUMBERS_TO_FIT", 30)
+    monkeypatch.setattr(standardization, "_MOST_NUMBERS_TO_FIT", 30)
     model = make_model(gym.make("FrozenLake8x8-v1"), learning_starts=50)
     shapes = []
     monkeypatch.setattr(

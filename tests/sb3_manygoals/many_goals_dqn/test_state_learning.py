@@ -286,7 +286,7 @@ def test_checkpoints_go_on_exactly(world, tmp_path):
 
 
 def test_states_are_learned_by_default_where_observations_do_not_recur(monkeypatch, capsys):
-    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 1_000)
+    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.choosing.FEWEST_STEPS", 1_000)
     model = model_of(state_class=None, verbose=1, **FEW_UPDATES).learn(1_200)
     assert isinstance(model.world.identity, LearnedStates)
     assert isinstance(model.targets, PlannedTargets)
@@ -297,7 +297,7 @@ def test_states_are_learned_by_default_where_observations_do_not_recur(monkeypat
 
 
 def test_default_checkpoints_of_learned_states_are_restored_in_a_new_model(monkeypatch, tmp_path):
-    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 200)
+    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.choosing.FEWEST_STEPS", 200)
 
     def make():
         quick = {**QUICK, "n_updates": 20, "n_features": 4}
@@ -308,7 +308,7 @@ def test_default_checkpoints_of_learned_states_are_restored_in_a_new_model(monke
 
 
 def test_states_that_do_not_recur_are_given_up(monkeypatch):
-    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 1_000)
+    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.choosing.FEWEST_STEPS", 1_000)
     model = model_of(Random(), state_class=None, **FEW_UPDATES)
     with pytest.warns(UserWarning, match="states were learned, but they do not recur"):
         model.learn(1_000)
@@ -320,7 +320,7 @@ def test_states_that_do_not_recur_are_given_up(monkeypatch):
 
 
 def test_what_moves_smoothly_has_no_states(monkeypatch):
-    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 1_000)
+    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.choosing.FEWEST_STEPS", 1_000)
     model = model_of(gym.make("MountainCar-v0"), state_class=None)
     with pytest.warns(UserWarning, match="states were learned, but they do not recur"):
         model.learn(4_000, callback=lambda local, _: local["self"].num_timesteps < 600)
@@ -354,7 +354,7 @@ def test_states_are_learned_from_recorded_transitions_before_the_first_update(n_
 
 
 def test_recorded_transitions_choose_learned_states_by_themselves(monkeypatch):
-    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 1_000)
+    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.choosing.FEWEST_STEPS", 1_000)
     env = Spotted()
     model = model_of(
         NoEnv(env.observation_space, env.action_space), state_class=None, state_kwargs=QUICK
@@ -379,7 +379,7 @@ def test_if_memory_is_short_states_are_learned_from_the_newest_transitions(monke
 
 
 def test_states_for_which_there_is_no_memory_are_not_learned(monkeypatch):
-    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.many_goals_dqn.FEWEST_STEPS", 200)
+    monkeypatch.setattr("sb3_manygoals.many_goals_dqn.choosing.FEWEST_STEPS", 200)
     model = model_of(state_class=None)
 
     def refuse(*_):
