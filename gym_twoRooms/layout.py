@@ -54,14 +54,16 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Check the map."""
-        rows: Any = self.rows
-        is_sequence = isinstance(rows, Iterable) and not isinstance(rows, str)
+        given: Any = self.rows
+        is_sequence = isinstance(given, Iterable) and not isinstance(given, str)
+        # An iterator can be read only once.
+        rows = tuple(given) if is_sequence else (given,)
         if not is_sequence or not all(isinstance(row, str) for row in rows):
             raise LayoutError(
-                f"rows must be strings, one for each row of the map, got {rows!r}. Layout.parse "
+                f"rows must be strings, one for each row of the map, got {given!r}. Layout.parse "
                 "takes a map in one string."
             )
-        object.__setattr__(self, "rows", tuple(rows))
+        object.__setattr__(self, "rows", rows)
         self._check_shape_and_symbols()
         if len(self.free) < 2:
             raise LayoutError(
@@ -214,7 +216,7 @@ def as_layout(layout: Layout | str) -> Layout:
     """
     if isinstance(layout, Layout):
         return layout
-    if not isinstance(layout, str) or "\n" in layout or set(layout) <= set(SYMBOLS):
+    if not isinstance(layout, str) or "\n" in layout or set(layout.strip()) <= set(SYMBOLS):
         return Layout.parse(layout)
     if layout not in NAMED_LAYOUTS:
         raise LayoutError(

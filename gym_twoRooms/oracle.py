@@ -34,7 +34,7 @@ def transition_matrices(mdp: TwoRoomsMDP) -> list["csr_array"]:
     :param mdp: The compiled world
     :return: For each action, the probabilities of each state's successors: a sparse (S, S) float64
         matrix, its columns in ascending order
-    :raises TypeError: If ``mdp`` is none
+    :raises TypeError: If ``mdp`` is no TwoRoomsMDP
     """
     _check_mdp(mdp)
     # Importing scipy takes longer than compiling a layout.
@@ -73,7 +73,9 @@ def transition_model(mdp: TwoRoomsMDP) -> TransitionModel:
     :param mdp: The compiled world
     :return: For each state and action, what may follow: each next state once, in ascending order,
         with a positive probability; rewards are 0.0 and nothing terminates
+    :raises TypeError: If ``mdp`` is no TwoRoomsMDP
     """
+    _check_mdp(mdp)
     model: TransitionModel = {state: {} for state in range(mdp.n_states)}
     for action, matrix in enumerate(transition_matrices(mdp)):
         chances = matrix.data.tolist()
@@ -98,7 +100,7 @@ def reach_probabilities(mdp: TwoRoomsMDP, goals: ArrayLike, horizon: int) -> NDA
     :param goals: State numbers, (G,)
     :param horizon: Steps allowed, at least 0
     :return: For each start and goal, (S, G) float64; 1 where the start is the goal
-    :raises TypeError: If goals are not integers
+    :raises TypeError: If ``mdp`` is no TwoRoomsMDP, or goals are not integers
     :raises ValueError: If there is no such state, or ``horizon`` is no number of steps
     """
     _check_horizon(horizon)
@@ -157,8 +159,8 @@ def mastery_ceiling(
         probabilities, (N,) float64, with which the best policy reaches each goal from its start in
         time. It plans for at most :data:`CHUNK` goals at a time, to bound its memory. Its
         attribute ``horizon`` says how many steps are allowed
-    :raises TypeError: If ``mdp`` is none, ``goal`` is no function, or ``reached`` neither a number
-        nor a function
+    :raises TypeError: If ``mdp`` is no TwoRoomsMDP, ``goal`` is no function, or ``reached`` neither
+        a number nor a function
     :raises ValueError: If ``horizon`` is no number of steps, or ``reached`` is negative or NaN
     """
     _check_mdp(mdp)
@@ -268,7 +270,7 @@ def expected_steps(mdp: TwoRoomsMDP, goals: ArrayLike) -> NDArray[np.float64]:
     :param mdp: The compiled world
     :param goals: State numbers, (G,)
     :return: For each start and goal, (S, G) float64; 0 where the start is the goal
-    :raises TypeError: If goals are not integers
+    :raises TypeError: If ``mdp`` is no TwoRoomsMDP, or goals are not integers
     :raises ValueError: If there is no such state
     """
     return _plan(mdp, goals)[1]
@@ -281,7 +283,7 @@ class OraclePolicy:
 
     :param mdp: The compiled world
     :param goals: State numbers that will be asked for, (G,)
-    :raises TypeError: If goals are not integers
+    :raises TypeError: If ``mdp`` is no TwoRoomsMDP, or goals are not integers
     :raises ValueError: If there is no such state
     :ivar mdp: The compiled world
     :ivar goals: The state numbers, (G,) int64

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -30,6 +31,25 @@ def read_action_masks(
             " and step, and this one does not: leave action_masks=False"
         )
     return check_action_masks([info["action_mask"] for info in infos], len(infos), n_actions, ended)
+
+
+def own_action_mask(info: Mapping[str, Any], space: spaces.Space[Any]) -> NDArray[np.bool_] | None:
+    """
+    Return the action mask of an info, if it is one of these actions.
+
+    :param info: the info of one environment
+    :param space: the space of the actions
+    :return: whether each action is allowed, bool, shape (A,). None if there is no mask, the space
+        is not Discrete, or the mask is for other actions, as below a wrapper that changes them
+    """
+    if "action_mask" not in info or not isinstance(space, spaces.Discrete):
+        return None
+    try:
+        mask = np.asarray(info["action_mask"])
+    except ValueError:
+        # The masks of a MultiDiscrete space have different lengths.
+        return None
+    return mask.astype(np.bool_) if mask.shape == (int(space.n),) else None
 
 
 def next_action_masks(

@@ -28,7 +28,8 @@ class DiscreteActions(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstruc
     Offers n actions of an environment, numbered from 0, to learners that need few actions. The
     environment's own actions may be of any space: Box, MultiDiscrete, MultiBinary, a Discrete that
     does not start at 0, or others. If those are Discrete, ``info["action_mask"]`` and
-    ``action_masks()`` become those of the actions that are offered.
+    ``action_masks()`` become those of the actions that are offered. Else ``info["action_mask"]`` is
+    left out of infos, since it is for other actions.
 
     :param env: an environment. In a VecEnv, wrap each one:
         ``make_vec_env(id, n_envs, wrapper_class=DiscreteActions, wrapper_kwargs={"actions": ...})``
@@ -110,8 +111,10 @@ class DiscreteActions(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstruc
 
     def _with_masks(self, info: dict[str, Any]) -> dict[str, Any]:
         """Return an info whose action mask, if there is one, is that of the actions offered."""
-        if "action_mask" not in info or not isinstance(self.env.action_space, spaces.Discrete):
+        if "action_mask" not in info:
             return info
+        if not isinstance(self.env.action_space, spaces.Discrete):
+            return {key: value for key, value in info.items() if key != "action_mask"}
         return {**info, "action_mask": self._masks_of_offered(info["action_mask"])}
 
     @classmethod

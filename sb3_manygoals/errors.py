@@ -31,6 +31,8 @@ _SILENCE_S = 1.0
 _GOODBYE_S = 5.0
 # The kinds of NumPy dtypes that hold real numbers.
 _NUMBERS = "biuf"
+# The packages whose code reads what environments return.
+_LIBRARIES = ("gymnasium", "stable_baselines3", "sb3_manygoals")
 # The values of the two methods of Gymnasium's API.
 _STEP = "observation, reward, terminated, truncated and info"
 _RESET = "observation and info"
@@ -182,35 +184,53 @@ def own_step(stepped: Any, source: object) -> tuple[Any, Any, Any, Any, dict[str
     return observation, reward, terminated, truncated, info
 
 
-def own_reset(first: Any, source: object) -> tuple[Any, dict[str, Any]]:
+def own_reset(first: Any, source: object, index: int = 0) -> tuple[Any, dict[str, Any]]:
     """
     Return what a reset of an environment gave, after a check.
 
     :param first: what ``reset`` returned
     :param source: the object that checks, so that ``learn`` can tell which environments it has
+    :param index: index of the environment among those of the source
     :return: observation and info
     :raises EnvironmentFault: if these are not two values, or info is no dict
     """
-    _check_values(first, "reset", _RESET, 2, source)
+    _check_values(first, "reset", _RESET, 2, source, index)
     observation, info = first
     return observation, info
 
 
-def _check_values(values: Any, method: str, parts: str, n: int, source: object) -> None:
+def _check_values(
+    values: Any, method: str, parts: str, n: int, source: object, index: int = 0
+) -> None:
     """Raise an error if these are not the values of a method of Gymnasium's API."""
     is_array = isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1
     is_several = isinstance(values, (tuple, list)) or is_array
     if not is_several or len(values) != n:
         got = f"{len(values)} values" if is_several else f"one {type(values).__name__}"
-        raise EnvironmentFault(f"{got} by {method}(): Gymnasium's API has {n}, {parts}", id(source))
-    if not isinstance(values[-1], Mapping):
-        raise EnvironmentFault(_no_info(values[-1], method), id(source))
+        what = f"{got} by {method}(): Gymnasium's API has {n}, {parts}"
+        raise EnvironmentFault(what, id(source), index)
+    check_info(values[-1], method, source, index)
 
 
-def _no_info(info: Any, method: str) -> str:
-    """Return the message about an info that is no dict."""
+def check_info(info: Any, method: str, source: object, index: int = 0) -> None:
+    """
+    Raise an error if an info is no dict.
+
+    :param info: what an environment gave as its info
+    :param method: the name of the method that gave it
+    :param source: the object that checks, so that ``learn`` can tell which environments it has
+    :param index: index of the environment among those of the source
+    :raises EnvironmentFault: if it is something else
+    """
+    if not isinstance(info, Mapping):
+        raise _no_info(info, method, source, index)
+
+
+def _no_info(info: Any, method: str, source: object, index: int) -> EnvironmentFault:
+    """Return the error about an info that is no dict."""
     kind = type(info).__name__
-    return f"an info of {reprlib.repr(info)} by {method}(): a dict is needed, not a {kind}"
+    what = f"an info of {reprlib.repr(info)} by {method}(): a dict is needed, not a {kind}"
+    return EnvironmentFault(what, id(source), index)
 
 
 @contextmanager
@@ -241,22 +261,24 @@ def stepping(source: object) -> Iterator[None]:
 
 def _name_fault(error: Exception, source: object) -> None:
     """
-    Raise an EnvironmentFault if SB3's or Gymnasium's code failed because of what an environment
-    returned.
+    Raise an EnvironmentFault if SB3's, Gymnasium's or this library's code failed because of what an
+    environment returned.
 
     This is read from the local variables of the function that failed.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     while frames and _library(frames[-1]) == "numpy":
         frames.pop()
-    if not frames or _library(frames[-1]) not in ("gymnasium", "stable_baselines3"):
+    if not frames or _library(frames[-1]) not in _LIBRARIES:
         return
     index = 0
     for frame in frames:
         if isinstance(frame.f_locals.get("self"), (DummyVecEnv, SyncVectorEnv)):
             index = frame.f_locals.get("env_idx", frame.f_locals.get("i", 0))
+    found = frames[-1].f_locals
+    caller = found.get("self")
+    function = frames[-1].f_code.co_name
     try:
-        found = frames[-1].f_locals
         # A Monitor and other wrappers of one environment call it so.
         if "reward" in found:
             own_reward(found["reward"], source, index, none_counts=False)
@@ -264,25 +286,23 @@ def _name_fault(error: Exception, source: object) -> None:
         for name in ("rews", "rewards"):
             if isinstance(found.get(name), (list, tuple)):
                 own_rewards(found[name], len(found[name]), source, none_counts=False)
+        if isinstance(caller, gym.Wrapper) and "info" in found:
+            check_info(found["info"], "step() or reset", source, index)
+        elif isinstance(caller, SyncVectorEnv) and function == "_add_info":
+            check_info(found["env_info"], "step() or reset", source, found["env_num"])
+        elif isinstance(caller, DummyVecEnv) and function == "step_wait":
+            # SB3 writes into it.
+            if not isinstance(caller.buf_infos[index], MutableMapping):
+                raise _no_info(caller.buf_infos[index], "step", source, index)
     except EnvironmentFault as fault:
         raise fault from error
-    caller = found.get("self")
-    function = frames[-1].f_code.co_name
     message = None
     if not isinstance(caller, (gym.Wrapper, DummyVecEnv, SyncVectorEnv)):
         return
     if function in ("step", "step_wait", "reset") and "unpack" in str(error):
         # A step also resets an environment whose episode has ended.
         message = f"a wrong number of values by step() or reset(), {error}: {_API}"
-    elif isinstance(caller, SyncVectorEnv) and function == "_add_info":
-        index = found["env_num"]
-        if not isinstance(found["env_info"], Mapping):
-            message = _no_info(found["env_info"], "step() or reset")
-    elif isinstance(caller, DummyVecEnv) and function == "step_wait":
-        # SB3 writes into it.
-        if not isinstance(caller.buf_infos[index], MutableMapping):
-            message = _no_info(caller.buf_infos[index], "step")
-    if message is None and function in ("step", "step_wait"):
+    elif function in ("step", "step_wait") and isinstance(error, (TypeError, ValueError)):
         if isinstance(caller, (DummyVecEnv, SyncVectorEnv)):
             message = f"a reward or an end that cannot be stored, one number is needed: {error}"
     if message is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium import spaces
 
+from sb3_manygoals.action_masks import own_action_mask
 from sb3_manygoals.validation import check_count
 
 # Parts of the observations of a GoalEnv.
@@ -24,9 +24,8 @@ class RepeatAction(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorA
 
     Fewer steps are made if the environment terminates or truncates the episode, and if it says in
     its info that its goal is reached (``"is_success"`` or ``"success"``), or that it does not allow
-    the action any more (``"action_mask"``). The reward is the sum of
-    the rewards. In a GoalEnv it is the last one, since it is a function of the last observation and
-    the goal.
+    the action any more (``"action_mask"``). The reward is the sum of the rewards. In a GoalEnv it
+    is the last one, since it is a function of the last observation and the goal.
 
     :param env: an environment
     :param n_repeats: how many steps of the environment an action is held for, n, at least 1
@@ -59,12 +58,9 @@ class RepeatAction(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorA
 
     def _is_forbidden(self, action: Any, info: dict[str, Any]) -> bool:
         """Return whether a mask forbids the action in the next step."""
-        mask = info.get("action_mask")
         space = self.env.action_space
-        # Below a wrapper that changes actions, a mask may be for others: one that is a tuple is for
-        # a MultiDiscrete space.
-        if mask is None or isinstance(mask, tuple) or not isinstance(space, spaces.Discrete):
+        mask = own_action_mask(info, space)
+        if mask is None:
             return False
-        if np.shape(mask) != (int(space.n),):
-            return False
-        return not np.asarray(mask)[int(action) - int(space.start)]
+        assert isinstance(space, spaces.Discrete)
+        return not mask[int(action) - int(space.start)]

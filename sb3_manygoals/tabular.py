@@ -197,8 +197,10 @@ class TabularAllGoals(GoalAlgorithm):
     :param goal_wrapper_kwargs: arguments of the goal wrapper put around an ``env`` that has none
     :param seed: seed of all random generators. None: other random numbers in every run
     :param _init_setup_model: whether to build the table at once
-    :param kwargs: further arguments of SB3's BaseAlgorithm: ``verbose``, ``tensorboard_log``,
-        ``stats_window_size``. ``device`` is not used
+    :param stats_window_size: number of episodes over which the log averages
+    :param policy_kwargs: further arguments of the policy. None: its defaults
+    :param kwargs: further arguments of SB3's BaseAlgorithm: ``verbose`` and ``tensorboard_log``.
+        ``device`` is not used
     :raises TypeError: if observations or actions are not discrete
     :raises ValueError: if an argument is out of its range, or goals are something else than states
     :raises MemoryError: if the table does not fit into the memory that is available
@@ -222,6 +224,8 @@ class TabularAllGoals(GoalAlgorithm):
         goal_wrapper_kwargs: dict[str, Any] | None = None,
         seed: int | None = None,
         _init_setup_model: bool = True,
+        stats_window_size: int = 100,
+        policy_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         self.exploration_fraction = exploration_fraction
@@ -249,6 +253,8 @@ class TabularAllGoals(GoalAlgorithm):
             support_multi_env=True,
             seed=check_seed(seed),
             sde_support=False,
+            policy_kwargs=check_kwargs("policy_kwargs", policy_kwargs),
+            stats_window_size=check_count("stats_window_size", stats_window_size),
             **{**kwargs, "device": "cpu"},
         )
         if _init_setup_model:

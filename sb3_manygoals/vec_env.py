@@ -102,7 +102,8 @@ class GymnasiumVecEnv(VecEnv):
         # Not all vector environments take a list of seeds. All count up from one integer, as seed()
         # has done.
         try:
-            obs, infos = self.vector_env.reset(seed=self._seeds[0], options=options or None)
+            with errors.stepping(self):
+                obs, infos = self.vector_env.reset(seed=self._seeds[0], options=options or None)
         finally:
             # Options that the environment refuses must not make the next reset fail, too.
             self._reset_options()
@@ -115,7 +116,13 @@ class GymnasiumVecEnv(VecEnv):
         Keep the actions for :meth:`step_wait`.
 
         :param actions: one action for each environment, (N, ...)
+        :raises ValueError: if there are fewer or more actions
         """
+        if np.shape(actions)[:1] != (self.num_envs,):
+            raise ValueError(
+                f"actions must have one action for each of {self.num_envs} environments, got "
+                f"{actions!r}"
+            )
         self._actions = actions
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -292,6 +299,8 @@ class GymnasiumVecEnv(VecEnv):
             )
         final_infos = infos
         if final["final_info"] is not None:
+            # The infos of all environments are joined, so nobody knows which gave another thing.
+            errors.check_info(final["final_info"], "step", self, -1)
             final_infos = info_list(final["final_info"], self.num_envs)
         for row in ended.tolist():
             reset_info = infos[row]
@@ -327,9 +336,10 @@ class GymnasiumVecEnv(VecEnv):
         mask[rows] = True
         # Only the seeds of environments in the mask are used.
         seeds: Any = None if seed is None else [seed] * self.num_envs
-        obs, infos = self.vector_env.reset(
-            seed=seeds, options={**(options or {}), "reset_mask": mask}
-        )
+        with errors.stepping(self):
+            obs, infos = self.vector_env.reset(
+                seed=seeds, options={**(options or {}), "reset_mask": mask}
+            )
         return obs, info_list(infos, self.num_envs)
 
     def _owned(self, obs: Any) -> Any:

@@ -180,11 +180,14 @@ class GoalBuffer:
         self.states = self._new_states(self.capacity)
         """The states that were met, held-out ones too."""
         self._known = self._no_goals()
-        if np.ndim(held_out) == 0:
+        try:
+            n_held_out = len(np.asarray(held_out))
+        except (TypeError, ValueError) as error:
+            # It is a number, or a list of lists of different lengths.
             raise ValueError(
                 f"held_out must have shape {batch_shape(self.shape)}, got {held_out!r}"
-            )
-        if len(np.asarray(held_out)):
+            ) from error
+        if n_held_out:
             held_out = self.check_goals(converted(held_out, self.goal_space), "held_out")
             self._held_out = self._states_of_goals(len(held_out) + 1)
             self._held_out.add(held_out)

@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecEnvWrappe
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from sb3_manygoals import errors
+from sb3_manygoals.action_masks import own_action_mask
 from sb3_manygoals.checkpoint.tree import plain_part
 from sb3_manygoals.goals.achievement import GoalFunction, Reached
 from sb3_manygoals.goals.buffer import GoalBuffer
@@ -543,6 +544,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
                 self._env_goals[row] if goal is None else goal for row, goal in enumerate(goals)
             ]
         self.reset_infos = list(current_reset_infos(self.venv))
+        for row, info in enumerate(self.reset_infos):
+            errors.check_info(info, "reset", tracker, row)
 
         def move() -> NDArray[Any]:
             actions = [_random_action(self.action_space, info) for info in self.reset_infos]
@@ -643,6 +646,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         for row in np.flatnonzero(env_dones).tolist():
             info = infos[row]
             arrived[row] = self._own(info["terminal_observation"], "a terminal observation", row)
+            errors.check_info(starts[row], "reset", self.goal_tracker, row)
             self.reset_infos[row] = starts[row]
             # A lost life of an Atari game only cuts the episode: play goes on, and every goal can
             # still be reached.
@@ -655,9 +659,10 @@ class VecGoalBufferWrapper(VecEnvWrapper):
         if not rows:
             return
         # All at once, because a vector environment then looks once at its states.
-        with errors.workers(self.venv):
+        with errors.workers(self.venv), errors.stepping(self.goal_tracker):
             restarted = self.venv.env_method("reset", indices=rows)
-        for row, (first, info) in zip(rows, restarted, strict=True):
+        for row, values in zip(rows, restarted, strict=True):
+            first, info = errors.own_reset(values, self.goal_tracker, row)
             self.reset_infos[row] = info
             observations[row] = self._own(first, "a first observation", row)
             if self._env_goals is not None:
@@ -834,8 +839,8 @@ def _copy_innermost(env: VecEnv, memo: dict[int, Any]) -> VecEnv:
 
 def _random_action(space: spaces.Space[Any], info: dict[str, Any]) -> Any:
     """Return a random action among those that the environment allows, if it says which."""
-    mask = info.get("action_mask")
-    return space.sample() if mask is None else space.sample(np.asarray(mask, dtype=np.int8))
+    mask = own_action_mask(info, space)
+    return space.sample(None if mask is None else mask.astype(np.int8))
 
 
 def _goal_obs(observation: NDArray[Any], achieved: NDArray[Any], desired: NDArray[Any]) -> GoalObs:

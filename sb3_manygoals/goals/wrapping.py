@@ -249,8 +249,12 @@ def _running_normalizer(env: VecEnv) -> str | None:
     elif isinstance(env, GymnasiumVecEnv) and isinstance(env.vector_env.unwrapped, AsyncVectorEnv):
         workers = env.vector_env.unwrapped
         have = workers.call("has_wrapper_attr", attribute)
-        # Where some do not have it, the others cannot be asked.
-        if any(have) and (not all(have) or any(workers.get_attr(attribute))):
+        if any(have) and not all(have):
+            return (
+                f"an AsyncVectorEnv in which only some environments have {attribute}, so that "
+                "nobody can ask them for its value,"
+            )
+        if all(have) and any(workers.get_attr(attribute)):
             return f"a wrapper with {attribute}"
     return None
 

@@ -427,9 +427,9 @@ class ManyGoalsDQN(
         self._paced_timesteps = 0
         # Whether learn() is running.
         self._is_learning = False
-        # How many steps of each environment came after the last update, if rollouts are cut short,
-        # and whether the last rollout was a whole one, after which updates are due.
-        self._steps_waited = 0
+        # The time step at which this rollout began, if rollouts are cut short, and whether the one
+        # that has just ended was a whole one, after which updates are due.
+        self._rollout_begin = 0
         self._updates_are_due = True
         self._warned_of_alike_goals = False
         # How many states were known when inputs were standardized. 0: they were not.
@@ -692,7 +692,10 @@ class ManyGoalsDQN(
         if self.env is not None and self._give_goals_to_trackers():
             self._last_obs = None
         success_buffer = self.ep_success_buffer
+        n_waited = self._n_waited
         prepared = super()._setup_learn(*args, **kwargs)
+        # Steps may be counted from 0 again.
+        self._rollout_begin = self.num_timesteps - n_waited
         if self.ep_success_buffer is not success_buffer:
             # SB3 has begun to count episodes anew.
             self._episode_outcomes.clear()
@@ -723,8 +726,8 @@ class ManyGoalsDQN(
         Collect transitions until the next update, or until training ends if that comes first.
 
         With few updates for each step, a rollout may be longer than training. A rollout that is
-        cut short has no updates. It goes on in the next training, so that several short trainings
-        have as many updates as a long one.
+        cut short has no updates of its own. It goes on in the next training, so that several short
+        trainings have as many updates as a long one.
 
         :param env: the environments
         :param callback: callback that is called at each step
@@ -735,18 +738,32 @@ class ManyGoalsDQN(
         """
         if not self._cuts_rollouts:
             return super().collect_rollouts(env, callback, train_freq, *args, **kwargs)
-        left = math.ceil((self._total_timesteps - self.num_timesteps) / env.num_envs)
-        frequency = max(min(train_freq.frequency - self._steps_waited, left), 1)
+        left = self._total_timesteps - self.num_timesteps
+        n_to_come = min(train_freq.frequency * env.num_envs - self._n_waited, left)
+        frequency = max(math.ceil(n_to_come / env.num_envs), 1)
         shorter = train_freq._replace(frequency=frequency)
-        begin = self.num_timesteps
-        try:
-            rollout = super().collect_rollouts(env, callback, shorter, *args, **kwargs)
-        finally:
-            self._steps_waited += (self.num_timesteps - begin) // env.num_envs
-        self._updates_are_due = self._steps_waited >= train_freq.frequency
-        if self._updates_are_due:
-            self._steps_waited = 0
+        rollout = super().collect_rollouts(env, callback, shorter, *args, **kwargs)
+        self._updates_are_due = self._is_rollout_whole
+        if self._updates_are_due and self.num_timesteps <= self.learning_starts:
+            # Random steps at the beginning have no updates.
+            self._begin_next_rollout()
         return rollout
+
+    @property
+    def _n_waited(self) -> int:
+        """How many steps, of all environments together, came after the last whole rollout."""
+        return self.num_timesteps - self._rollout_begin if self._cuts_rollouts else 0
+
+    @property
+    def _is_rollout_whole(self) -> bool:
+        """Whether a rollout that may be cut short has all of its steps."""
+        frequency = cast(TrainFreq, self.train_freq).frequency
+        return self._cuts_rollouts and self._n_waited >= frequency * self.n_envs
+
+    def _begin_next_rollout(self) -> None:
+        """Begin a rollout that may be cut short. Steps beyond the last one count for this one."""
+        frequency = cast(TrainFreq, self.train_freq).frequency
+        self._rollout_begin = self.num_timesteps - self._n_waited % (frequency * self.n_envs)
 
     @property
     def _cuts_rollouts(self) -> bool:
@@ -765,7 +782,7 @@ class ManyGoalsDQN(
         if train_freq.unit == TrainFrequencyUnit.STEP:
             rollout = train_freq.frequency * self.n_envs
             rollouts = f", in rollouts of {rollout},"
-            end = self.num_timesteps + rollout - self._steps_waited * self.n_envs
+            end = self.num_timesteps + rollout - self._n_waited
             end += max(self.learning_starts - end + rollout, 0) // rollout * rollout
             has_own_rates = self._is_paced and self.learning_rate is None
             if not has_own_rates and not self.lr_schedule(0.0):
@@ -1009,6 +1026,9 @@ class ManyGoalsDQN(
             self._loss = loss.detach()
             self._note_update(batch.goal_ids, losses.detach())
 
+        if self._is_rollout_whole:
+            # Not before, so that no updates are lost if training is interrupted during them.
+            self._begin_next_rollout()
         self._log_after_updates(has_planned)
 
     @property
@@ -1217,6 +1237,7 @@ class ManyGoalsDQN(
         take_in(self, transitions)
         # Time passes as if the transitions were made now, so that schedules see all of it.
         begin = self.num_timesteps
+        n_waited = self._n_waited
         self._total_timesteps = begin + len(transitions)
         if not self._custom_logger:
             self._logger = configure_logger(
@@ -1257,6 +1278,8 @@ class ManyGoalsDQN(
         finally:
             self._is_learning = False
             self._paced_timesteps = self._total_timesteps
+            # Updates for these transitions were made here.
+            self._rollout_begin = self.num_timesteps - n_waited
         self._warn_of_clock()
         return self
 

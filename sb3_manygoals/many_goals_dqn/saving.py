@@ -94,7 +94,7 @@ class SavingMixin(ModelPart):
         "_learned_from",
         "_gave_up_states",
         "_n_standardized_by",
-        "_steps_waited",
+        "_rollout_begin",
     )
     """Attributes that are saved in checkpoints as they are."""
 

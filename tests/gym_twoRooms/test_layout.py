@@ -64,6 +64,11 @@ def test_bad_maps_are_refused(text, message):
 def test_a_map_of_one_row_is_itself_in_a_string():
     layout = Layout.parse("S.D.S")
     assert as_layout(str(layout)) == layout
+    assert as_layout(f" {layout} ") == layout
+
+
+def test_rows_may_be_read_from_anything_once():
+    assert Layout(row.strip() for row in [" S.D.S\n"]) == Layout.parse("S.D.S")
 
 
 @pytest.mark.parametrize("rows", ["S.D.S", ["..", 5], None, [[".", "."], [".", "."]]])

@@ -16,6 +16,7 @@ from gym_twoRooms.oracle import (
     mastery_ceiling,
     reach_probabilities,
     transition_matrices,
+    transition_model,
 )
 from gym_twoRooms.states import flat
 
@@ -203,6 +204,7 @@ def test_bad_input_is_refused(ask, message):
         lambda env: expected_steps(env, [0]),
         lambda env: OraclePolicy(env, [0]),
         transition_matrices,
+        transition_model,
     ],
 )
 def test_an_environment_is_no_compiled_world(ask):

@@ -269,6 +269,8 @@ def test_invalid_actions_are_refused(actions):
         match=r"must be 2 integers, got (int|float)64|must be in \[0, 5\), got (-1|0) to (0|5)",
     ):
         env.step(np.array(actions))
+    with pytest.raises(InvalidAction, match="got 0 to 18446744073709551615"):
+        env.step(np.array([0, 2**64 - 1], np.uint64))
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,18 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
 from sb3_manygoals import (
+    DiscreteActions,
     GoalBuffer,
     GoalBufferWrapper,
     GymnasiumVecEnv,
     ManyGoalsDQN,
+    RepeatAction,
     VecGoalBufferWrapper,
     errors,
     evaluate_mastery,
@@ -102,10 +104,93 @@ def test_a_reset_that_is_not_gymnasiums_api_is_named_in_vectors_of_environments(
         ManyGoalsDQN("MlpPolicy", worlds, seed=0).learn(10)
 
 
-def test_a_wrapper_that_unpacks_what_is_not_gymnasiums_api_is_not_to_blame():
-    world = TimeLimit(Old(lambda values: values[:4]), 20)
-    with pytest.raises(errors.EnvironmentFault, match="a wrong number of values by step"):
-        ManyGoalsDQN("MlpPolicy", world, seed=0).learn(10)
+def no_info(values):
+    return *values[:-1], None
+
+
+def ended_without_info(values):
+    return *values[:2], True, False, None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TimeLimit(Old(lambda values: values[:4]), 20), "a wrong number of values by step"),
+        (lambda: TimeLimit(Old(reset=lambda values: values[0]), 20), "one ndarray by reset"),
+        (
+            lambda: RecordEpisodeStatistics(Old(reset=lambda values: values[0])),
+            "a wrong number of values by .* or reset",
+        ),
+        (lambda: RecordEpisodeStatistics(Old(ended_without_info)), "an info of None by step"),
+        (lambda: vector(Old(), Monitor(Old(ended_without_info))), "an info of None by step"),
+        (lambda: RepeatAction(Old(lambda values: values[:4]), 2), "a wrong number of values by"),
+        (lambda: RepeatAction(Old(no_info), 2), "an info of None by step"),
+        (
+            lambda: RepeatAction(Old(lambda values: (values[0], "1", *values[2:])), 2),
+            "a reward of '1'",
+        ),
+        (lambda: two_actions(Old(lambda values: values[:4])), "a wrong number of values by"),
+        (lambda: two_actions(Old(no_info)), "an info of None by step"),
+        (lambda: two_actions(Old(reset=no_info)), "an info of None by .* or reset"),
+    ],
+)
+def test_a_wrapper_that_unpacks_what_is_not_gymnasiums_api_is_not_to_blame(make, message):
+    with pytest.raises(errors.EnvironmentFault, match=f"environment [01]? ?gave {message}"):
+        ManyGoalsDQN("MlpPolicy", make(), seed=0).learn(10)
+
+
+def two_actions(env):
+    return DiscreteActions(env, [0, 1])
+
+
+def later(function):
+    """Return a function that leaves its first value as it is."""
+    calls = []
+
+    def of_reset(values):
+        calls.append(values)
+        return function(values) if len(calls) > 1 else values
+
+    return of_reset
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        # The goal wrapper resets worlds at the end of goal episodes.
+        (lambda old: vector(Old(), old), "one ndarray by reset|a wrong number of values by"),
+        (
+            lambda old: GymnasiumVecEnv(
+                SyncVectorEnv([Old, lambda: old], autoreset_mode=AutoresetMode.DISABLED)
+            ),
+            "a wrong number of values by",
+        ),
+    ],
+)
+def test_resets_within_training_are_named(make, message):
+    env = make(Old(reset=later(lambda values: values[0])))
+    with pytest.raises(errors.EnvironmentFault, match=f"environment 1 gave {message}"):
+        ManyGoalsDQN("MlpPolicy", env, seed=0).learn(500)
+
+
+def test_infos_of_first_and_last_observations_are_checked():
+    start = vector(Old(), Old(reset=no_info))
+    with pytest.raises(errors.EnvironmentFault, match=r"environment 1 gave an info of None by res"):
+        ManyGoalsDQN("MlpPolicy", start, seed=0).learn(10)
+    next_start = vector(Old(), Old(lambda values: (*values[:3], True, {}), later(no_info)))
+    with pytest.raises(errors.EnvironmentFault, match=r"environment 1 gave an info of None by res"):
+        ManyGoalsDQN("MlpPolicy", next_start, seed=0).learn(10)
+    ends = gymnasiums(*[lambda: Old(ended_without_info)] * 2)
+    with pytest.raises(errors.EnvironmentFault, match=r"environment gave an info of .* by step"):
+        ManyGoalsDQN("MlpPolicy", ends, seed=0).learn(10)
+
+
+def test_other_errors_of_vectors_are_not_blamed_on_rewards():
+    shared_worlds = VecGoalBufferWrapper(vector(Old(), Old()))
+    with pytest.raises(AttributeError, match="no attribute 'actions'"):
+        shared_worlds.step_wait()
+    with pytest.raises(ValueError, match="actions must have one action for each of 2 env"):
+        gymnasiums(Old, Old).step(np.zeros(3, np.int64))
 
 
 @pytest.mark.parametrize("info", [UserDict, MappingProxyType])

@@ -5,8 +5,16 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import DiscreteActions, ManyGoalsDQN, RepeatAction
+from sb3_manygoals import (
+    DiscreteActions,
+    GoalBuffer,
+    GoalBufferWrapper,
+    ManyGoalsDQN,
+    RepeatAction,
+    VecGoalBufferWrapper,
+)
 
 
 class Track(gym.Env):
@@ -87,8 +95,10 @@ def test_an_action_that_is_not_allowed_any_more_is_not_held():
     assert env.step(1)[0].tolist() == [6]
     env.reset(seed=0)
     env.unwrapped.place = 4
-    observation, *_, info = env.step(0)
+    observation, reward, *_, info = env.step(0)
     assert observation.tolist() == [4]
+    # It was held for one step.
+    assert reward == 4.0
     assert info["action_mask"].tolist() == [0, 0, 1]
 
 
@@ -108,6 +118,61 @@ class Pushed(gym.Env):
         masks = [np.zeros(2, np.int8), (np.zeros(9, np.int8), np.zeros(2, np.int8))]
         info = {"action_mask": masks[self.place % 2]}
         return np.array([self.place]), 0.0, False, False, info
+
+
+class Listed(OneWay):
+    """Gives its masks as tuples."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options=options)[0], {"action_mask": (0, 1, 1)}
+
+    def step(self, action):
+        *values, info = super().step(action)
+        return *values, {"action_mask": tuple(info["action_mask"].tolist())}
+
+
+def test_masks_may_be_tuples():
+    env = RepeatAction(Listed(), 3)
+    env.reset(seed=0)
+    env.unwrapped.place = 4
+    assert env.step(0)[1] == 4.0
+
+
+class Bits(Pushed):
+    """Sets two bits. Its masks have a number for each bit, as many as there are actions."""
+
+    action_space = spaces.MultiBinary(2)
+
+    def step(self, action):
+        self.actions = [*getattr(self, "actions", []), tuple(action)]
+        return *super().step(action)[:4], {"action_mask": [1, 0]}
+
+
+def test_masks_for_other_actions_of_the_same_number_are_left_alone():
+    env = RepeatAction(DiscreteActions(Bits(), [[0, 0], [1, 0]]), 3)
+    env.reset(seed=0)
+    observation, *_, info = env.step(1)
+    assert observation.tolist() == [3]
+    assert "action_mask" not in info
+
+
+def test_random_steps_of_a_goal_wrapper_leave_masks_for_other_actions_alone():
+    def pushed():
+        return DiscreteActions.grid(Pushed())
+
+    def bits():
+        return DiscreteActions(Bits(), [[0, 0], [1, 0]])
+
+    # Random steps are made while all that was met is held out.
+    held_out = np.arange(40)[:, None]
+    for offer in (pushed, bits):
+        single = offer()
+        GoalBufferWrapper(single, GoalBuffer(single.observation_space, held_out=held_out)).reset()
+        several = DummyVecEnv([offer])
+        goals = GoalBuffer(several.observation_space, held_out=held_out)
+        VecGoalBufferWrapper(several, goals).reset()
+        assert several.envs[0].unwrapped.place == single.unwrapped.place == 40
+    assert set(single.unwrapped.actions) == {(0, 0), (1, 0)}
 
 
 def test_masks_for_other_actions_are_left_alone():

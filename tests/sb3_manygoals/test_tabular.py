@@ -279,6 +279,9 @@ def test_predict_is_greedy_for_each_pair_of_state_and_goal():
     [
         ({"gamma": 1.0}, r"gamma must be a number in \[0, 1\), got 1.0"),
         ({"learning_rate": 1.5}, "learning_rate must be a number in"),
+        ({"learning_rate": lambda share: 1.0 + share}, "learning_rate must be a number in"),
+        ({"seed": -1}, "seed must be a whole number, at least 0, got -1"),
+        ({"stats_window_size": 0}, "stats_window_size must be a whole number, at least 1, got 0"),
         ({"exploration_final_eps": 2.0}, "exploration_final_eps must be a number in"),
         ({"exploration_fraction": 1.5}, r"exploration_fraction must be a number in \[0, 1\]"),
         (

@@ -2,6 +2,7 @@
 
 import math
 import re
+from contextlib import nullcontext
 
 import gymnasium as gym
 import numpy as np
@@ -307,6 +308,10 @@ def test_what_is_of_the_wrong_kind_is_a_type_error(make, message):
             lambda: GoalBuffer(SPACE, held_out=3),
             "held_out must have shape (n, 6), got 3",
         ),
+        (
+            lambda: GoalBuffer(SPACE, held_out=[[0.0], [0.0, 1.0]]),
+            "held_out must have shape (n, 6), got [[0.0], [0.0, 1.0]]",
+        ),
         (lambda: Transitions(None, [0], CELLS[:1]), "observations must be an array with a row"),
         (
             lambda: VecGoalBufferWrapper(make_vec_env(Corridor, 2)).step(np.array([1])),
@@ -515,18 +520,31 @@ def test_short_trainings_have_as_many_updates_as_a_long_one(target_class):
     assert make_model(make_vec_env(Corridor, 2), **settings).learn(500)._n_updates == 2
 
 
-def test_steps_before_an_interruption_count_for_the_next_update():
-    def interrupted(local, _):
-        if local["self"].num_timesteps == 150:
+@pytest.mark.parametrize("raises", [True, False])
+@pytest.mark.parametrize("end", [150, 198, 200, 202])
+def test_steps_before_an_interruption_count_for_the_next_update(end, raises, tmp_path):
+    def interrupt(local, _):
+        if local["self"].num_timesteps < end:
+            return True
+        local["self"].save(tmp_path / "interrupted")
+        if raises:
             raise KeyboardInterrupt
-        return True
+        return False
 
     settings = {"updates_per_step": 5e-3, "target_class": TDTargets}
     model = make_model(make_vec_env(Corridor, 2), **settings)
-    with pytest.raises(KeyboardInterrupt):
-        model.learn(800, callback=interrupted)
-    model.learn(650, reset_num_timesteps=False)
-    assert (model.num_timesteps, model._n_updates) == (800, 4)
+    with pytest.raises(KeyboardInterrupt) if raises else nullcontext():
+        model.learn(800, callback=interrupt)
+    assert model.num_timesteps == end
+    loaded = ManyGoalsDQN.load(tmp_path / "interrupted", make_vec_env(Corridor, 2))
+    model.save_replay_buffer(tmp_path / "replay")
+    loaded.load_replay_buffer(tmp_path / "replay")
+    for one in (model, loaded):
+        one.learn(800 - end, reset_num_timesteps=False)
+        assert (one.num_timesteps, one._n_updates) == (800, 4)
+    # Steps that wait still count if steps are counted from 0 again.
+    assert model.learn(150)._n_updates == 4
+    assert model.learn(52)._n_updates == 5
 
 
 def test_the_last_step_of_all_environments_counts_before_a_warning(recwarn):
