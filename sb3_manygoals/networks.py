@@ -374,7 +374,8 @@ def check_image_space(observation_space: spaces.Space[Any]) -> None:
     if not is_image_space(observation_space):
         raise ValueError(
             "CnnPolicy needs images: a uint8 Box of three axes with values 0 to 255, got"
-            f' {observation_space}. Use "MlpPolicy" for vectors.'
+            f' {observation_space}. Use "MlpPolicy" for vectors. A gray image needs an axis of '
+            "one channel, and an image of floats needs uint8."
         )
 
 

@@ -45,8 +45,11 @@ class PackedSpace(spaces.Box):
         for name, part in parts.items():
             reason = why_no_array_space(part)
             if reason is not None:
+                how = ""
+                if part.is_np_flattenable:
+                    how = ". gymnasium.wrappers.FlattenObservation makes one array of all parts"
                 raise TypeError(
-                    f"{name!r} of the observation cannot be packed: {reason}, got {part}"
+                    f"{name!r} of the observation cannot be packed: {reason}, got {part}{how}"
                 )
             dtype = np.dtype(part.dtype)
             shape = part.shape or ()

@@ -124,7 +124,8 @@ class GoalBuffer:
         if source.is_goal_env:
             raise TypeError(
                 "observation_space is that of a GoalEnv, which has to be asked what is reached: put"
-                " GoalBufferWrapper(env) around it, and take its goal_buffer"
+                " GoalBufferWrapper(env) around it, and take its goal_buffer, or its"
+                " goal_buffer.config as arguments of another"
             )
         if source.packed is not None:
             # Functions get dicts, as those that are given to a goal wrapper do.
@@ -798,28 +799,32 @@ class GoalBuffer:
 
     def describe_unachieved(self) -> str | None:
         """
-        Say that no goal of ``goal_list`` was ever achieved, for a warning.
+        Say how many goals of ``goal_list`` were never achieved, for a warning.
 
-        :return: a sentence. None if there is no such list, one of its goals was achieved, or nobody
-            can tell
+        :return: a sentence. None if there is no such list, all of its goals were achieved, or
+            nobody can tell
         """
         n_states = len(self.states)
         if self._goal_list is None or n_states == 0 or n_states == self.states.capacity:
             return None
-        if (self.state_ids != UNKNOWN).any() or not self.achievement.is_bound:
+        if not self.achievement.is_bound:
             return None
-        first = self._goal_list[0]
+        goals = self.observations[self.state_ids == UNKNOWN]
         achieved = self.achieved(self.states.observations[:1])
         if self.achievement.reached is not None:
-            if n_states * len(self._goal_list) > _MOST_PAIRS_TO_ASK:
+            if n_states * len(goals) > _MOST_PAIRS_TO_ASK:
                 return None
             achieved = np.unique(self.achieved(self.states.observations), axis=0)
-            for goal in self._goal_list:
-                if self.is_reached(achieved, np.repeat(goal[None], len(achieved), axis=0)).any():
-                    return None
+            are_met = [
+                self.is_reached(achieved, np.repeat(goal[None], len(achieved), axis=0)).any()
+                for goal in goals
+            ]
+            goals = goals[~np.array(are_met, np.bool_)]
+        if len(goals) == 0:
+            return None
         return (
-            f"none of the {len(self._goal_list)} goals in goal_list was ever achieved. The first "
-            f"is {shown(first)}, and one thing that was achieved is {shown(achieved[0])}: does "
+            f"{len(goals)} of {len(self)} goals in goal_list were never achieved. The first is "
+            f"{shown(goals[0])}, and one thing that was achieved is {shown(achieved[0])}: does "
             "goal return such numbers, or was training too short?"
         )
 

@@ -120,7 +120,7 @@ class GoalTracker:
     :param goal_reward: reward of a step that reaches the goal
     :param step_reward: reward of every other step
     :param reset_worlds: whether the end of a goal episode resets the environment. "auto": if its
-        starts are broad, and else only after 20 ``max_episode_steps``
+        starts are broad, and else only after 20 ``max_episode_steps``. In evaluation, always
     :param training: whether observations become goals. False to evaluate
     :raises TypeError: if the observations cannot be goals, ``goal_buffer`` is no GoalBuffer, or
         ``selector_class`` no class of selectors
@@ -560,7 +560,9 @@ class GoalTracker:
     def _worlds_to_reset(self, only_goal_ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which environments are to be reset, of those in which a goal episode ended."""
         resets = only_goal_ended & bool(self.reset_worlds)
-        if self.reset_worlds == "auto" and self.max_episode_steps is not None and resets.any():
+        # An evaluation begins anew, because the next goal may be impossible where the last one led.
+        spares_resets = self.reset_worlds == "auto" and self.training
+        if spares_resets and self.max_episode_steps is not None and resets.any():
             goals = self.goal_buffer
             n_known = len(goals) if goals.takes_all_goals else len(goals.states)
             if not self.starts.are_broad(n_known):

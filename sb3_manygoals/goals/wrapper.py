@@ -117,8 +117,8 @@ class GoalBufferWrapper(
     :param goal_reward: reward of a step that reaches the goal
     :param step_reward: reward of every other step
     :param reset_worlds: whether the end of a goal episode resets the environment. "auto": if its
-        starts are broad, and else only after 20 ``max_episode_steps``. A call of ``reset`` with a
-        seed or options always resets it
+        starts are broad, and else only after 20 ``max_episode_steps``; always if ``training`` is
+        False. A call of ``reset`` with a seed or options always resets it
     :param training: whether observations become goals. False to evaluate
     :param state_key: a function of an observation. Observations for which it returns equal numbers
         are one state. This and the following arguments are those of
@@ -401,7 +401,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :param goal_reward: reward of a step that reaches the goal
     :param step_reward: reward of every other step
     :param reset_worlds: whether the end of a goal episode resets the environment. "auto": if its
-        starts are broad, and else only after 20 ``max_episode_steps``
+        starts are broad, and else only after 20 ``max_episode_steps``; always if ``training`` is
+        False. In a VecEnv that cannot reset one environment: never
     :param training: whether observations become goals. False to evaluate
     :param state_key: a function of an observation. Observations for which it returns equal numbers
         are one state. This and the following arguments are those of
@@ -470,6 +471,15 @@ class VecGoalBufferWrapper(VecEnvWrapper):
                 f"{type(venv).__name__}: if it goes on after its goal was reached, its next "
                 "episode begins at that goal. Put VecGoalBufferWrapper innermost, or make the "
                 "environments of a GymnasiumVecEnv with AutoresetMode.DISABLED",
+                stacklevel=2,
+            )
+        elif not training and was_auto and reset_worlds is False:
+            warnings.warn(
+                f"in a {type(venv).__name__}, episodes of an evaluation begin where the last goal "
+                "led, since a single environment cannot be reset: goals may be impossible from "
+                "there. Put VecGoalBufferWrapper innermost, or make the environments of a "
+                "GymnasiumVecEnv with AutoresetMode.DISABLED. With reset_worlds=False, this "
+                "warning is not shown",
                 stacklevel=2,
             )
         self.goal_tracker = GoalTracker(

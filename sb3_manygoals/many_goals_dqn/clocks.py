@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
+from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.packing import PackedSpace
 from sb3_manygoals.world import ExactStates, WorldModel
 
@@ -17,6 +20,9 @@ _FEWEST_TRANSITIONS = 200
 _MOST_TRANSITIONS = 20_000
 # So many are looked at together. In most worlds, no number grows in all of the first of them.
 _TRANSITIONS_AT_A_TIME = 200
+# Without a reset of the world, a clock that each episode sets back looks like one that goes on for
+# ever, unless it went on for so many steps.
+_STEPS_WITHOUT_RESET = 3_000
 
 
 def find_clock(world: WorldModel) -> str | None:
@@ -38,17 +44,68 @@ def find_clock(world: WorldModel) -> str | None:
     if n < _FEWEST_TRANSITIONS:
         return None
     chosen = np.arange(0, n, math.ceil(n / _MOST_TRANSITIONS))
+
+    def pairs() -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        for begin in range(0, len(chosen), _TRANSITIONS_AT_A_TIME):
+            rows = chosen[begin : begin + _TRANSITIONS_AT_A_TIME]
+            before = states.observations[outcomes.state_ids[rows]]
+            yield before, states.observations[outcomes.next_state_ids[rows]]
+
+    return _what_goes_on(states.observation_space, pairs())
+
+
+def find_endless_clock(
+    memory: ManyGoalsReplayBuffer, space: spaces.Space[Any], states: ExactStates
+) -> str | None:
+    """
+    Find a number that states leave out and that grew, or fell, at every step in memory, also where
+    the world was reset. The network gets it, and always in values that it has never seen.
+
+    :param memory: the transitions, of whose first environment steps are looked at
+    :param space: space of the observations
+    :param states: which observations are one state
+    :return: a name of the first such number, as :func:`find_clock` has it. None if there is none,
+        if states are told apart by all bytes of observations, or if nobody can tell
+    """
+    n = min(memory.size(), _MOST_TRANSITIONS)
+    if states.is_exact or n < _FEWEST_TRANSITIONS:
+        return None
+    newest = (memory.pos - n + np.arange(n)) % memory.buffer_size
+    n_resets = 0
+    at_a_time = max(1, _TRANSITIONS_AT_A_TIME // memory.n_envs)
+
+    def pairs() -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        nonlocal n_resets
+        for begin in range(0, n - 1, at_a_time):
+            before, after = memory.observations_at(newest[begin : begin + at_a_time + 1])
+            seen = before[:, 0]
+            is_next = (seen[1:] == after[:-1, 0]).reshape(len(seen) - 1, -1).all(axis=1)
+            n_resets += int(np.count_nonzero(~is_next))
+            yield seen[:-1], seen[1:]
+
+    found = _what_goes_on(space, pairs())
+    return found if n_resets > 0 or n >= _STEPS_WITHOUT_RESET else None
+
+
+def _what_goes_on(
+    space: spaces.Space[Any], pairs: Iterator[tuple[NDArray[Any], NDArray[Any]]]
+) -> str | None:
+    """
+    Return the name of the first number that grew, or fell, in all pairs of observations.
+
+    :param space: space of the observations
+    :param pairs: observations, and those that came next, both of shape (n, *space.shape)
+    """
     rises: dict[str, NDArray[np.bool_]] = {}
     falls: dict[str, NDArray[np.bool_]] = {}
-    for begin in range(0, len(chosen), _TRANSITIONS_AT_A_TIME):
-        rows = chosen[begin : begin + _TRANSITIONS_AT_A_TIME]
-        before = _parts(states, outcomes.state_ids[rows])
-        after = _parts(states, outcomes.next_state_ids[rows])
-        if sum(part[0].size for part in before.values()) == 1:
+    for before, after in pairs:
+        parts = _parts(space, before)
+        next_parts = _parts(space, after)
+        if sum(part[0].size for part in parts.values()) == 1:
             return None
-        for name, part in before.items():
-            up = (after[name] > part).all(axis=0)
-            down = (after[name] < part).all(axis=0)
+        for name, part in parts.items():
+            up = (next_parts[name] > part).all(axis=0)
+            down = (next_parts[name] < part).all(axis=0)
             rises[name] = np.asarray(up & rises.get(name, True))
             falls[name] = np.asarray(down & falls.get(name, True))
         if not any(found.any() for found in (*rises.values(), *falls.values())):
@@ -60,10 +117,8 @@ def find_clock(world: WorldModel) -> str | None:
     return None
 
 
-def _parts(states: ExactStates, ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the observations of states, by their names, each of shape (n, ...)."""
-    space = states.observation_space
-    observations = states.observations[ids]
+def _parts(space: spaces.Space[Any], observations: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of observations, by their names, each of shape (n, ...)."""
     return space.unpack(observations) if isinstance(space, PackedSpace) else {"": observations}
 
 

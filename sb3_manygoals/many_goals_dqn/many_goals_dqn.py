@@ -54,7 +54,7 @@ from sb3_manygoals.many_goals_dqn.acting import ActingMixin
 from sb3_manygoals.many_goals_dqn.adoption import AdoptionMixin
 from sb3_manygoals.many_goals_dqn.choosing import ChoosingMixin
 from sb3_manygoals.many_goals_dqn.circles import Circles
-from sb3_manygoals.many_goals_dqn.clocks import find_clock
+from sb3_manygoals.many_goals_dqn.clocks import find_clock, find_endless_clock
 from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs
 from sb3_manygoals.many_goals_dqn.pacing import (
     LONGEST_RHYTHM,
@@ -692,10 +692,10 @@ class ManyGoalsDQN(
         if self.env is not None and self._give_goals_to_trackers():
             self._last_obs = None
         success_buffer = self.ep_success_buffer
-        n_waited = self._n_waited
+        last_step = self.num_timesteps
         prepared = super()._setup_learn(*args, **kwargs)
         # Steps may be counted from 0 again.
-        self._rollout_begin = self.num_timesteps - n_waited
+        self._rollout_begin += self.num_timesteps - last_step
         if self.ep_success_buffer is not success_buffer:
             # SB3 has begun to count episodes anew.
             self._episode_outcomes.clear()
@@ -1120,6 +1120,17 @@ class ManyGoalsDQN(
         """Warn once of a number in the observations that goes on at every step."""
         if self.world is None or "clock" in self._warned:
             return
+        assert self.goal_buffer is not None
+        endless = find_endless_clock(
+            self.replay_buffer, self.goal_buffer.observation_space, self.world.identity
+        )
+        if endless is not None:
+            self._warn_once(
+                "clock",
+                f"{endless} went on at every step, also when the world was reset, as a clock does. "
+                "States leave it out, but the network gets it, and always in values that it has "
+                "never seen: remove it by a wrapper",
+            )
         clock = find_clock(self.world)
         if clock is not None:
             self._warn_once(
@@ -1237,7 +1248,7 @@ class ManyGoalsDQN(
         take_in(self, transitions)
         # Time passes as if the transitions were made now, so that schedules see all of it.
         begin = self.num_timesteps
-        n_waited = self._n_waited
+        rollout_begin = self._rollout_begin
         self._total_timesteps = begin + len(transitions)
         if not self._custom_logger:
             self._logger = configure_logger(
@@ -1279,7 +1290,7 @@ class ManyGoalsDQN(
             self._is_learning = False
             self._paced_timesteps = self._total_timesteps
             # Updates for these transitions were made here.
-            self._rollout_begin = self.num_timesteps - n_waited
+            self._rollout_begin = rollout_begin + self.num_timesteps - begin
         self._warn_of_clock()
         return self
 

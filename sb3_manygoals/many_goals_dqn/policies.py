@@ -38,7 +38,7 @@ from sb3_manygoals.networks import (
     make_trunk,
 )
 from sb3_manygoals.packing import PackedSpace
-from sb3_manygoals.validation import check_action_space, check_number
+from sb3_manygoals.validation import check_action_space, check_count, check_number
 
 _HEADS: dict[str, type[UniversalQNetwork]] = {
     "bilinear": UniversalQNetwork,
@@ -85,7 +85,7 @@ class ManyGoalsPolicy(BasePolicy):
         numbers, which are slow
     :param optimizer_kwargs: its arguments, without the learning rate. None: ``fused=True`` for
         Adam, an alpha of 0.99 and an epsilon of 1e-12 for ``RMSpropTFLike``
-    :raises TypeError: if actions are not Discrete from 0
+    :raises TypeError: if actions are not Discrete from 0, or ``net_arch`` is no list
     :raises ValueError: if an argument is out of its range, or the shape of images does not tell
         which axis holds the channels
     """
@@ -134,7 +134,7 @@ class ManyGoalsPolicy(BasePolicy):
             optimizer_class=optimizer_class,
             optimizer_kwargs=optimizer_kwargs,
         )
-        self.net_arch = [512, 512] if net_arch is None else net_arch
+        self.net_arch = [512, 512] if net_arch is None else _checked_widths(net_arch)
         self.embedding_dim = embedding_dim
         self.activation_fn = activation_fn
         self.ortho_init = ortho_init
@@ -437,6 +437,13 @@ def _multiplies_bfloat16() -> bool:
     # Older versions of torch do not tell.
     tell: Callable[[], Mapping[str, Any]] = getattr(th.cpu, "get_capabilities", dict)
     return bool(tell().get("amx_bf16", False))
+
+
+def _checked_widths(net_arch: Any) -> list[int]:
+    """Return the widths of layers, or raise an error."""
+    if not isinstance(net_arch, (list, tuple)):
+        raise TypeError(f"net_arch must be a list of widths of shared layers, got {net_arch!r}")
+    return [check_count("a width in net_arch", width) for width in net_arch]
 
 
 def _check_single_array(space: spaces.Space[Any]) -> None:

@@ -123,8 +123,9 @@ class StandardizationMixin(ModelPart):
             dtypes = sorted({str(part.dtype) for part in parts})
             warnings.warn(
                 f"{n_alike} of {n_goals} known goals look to the network like another one: it "
-                f"computes in float32, observations are {' and '.join(dtypes)}. Subtract a "
-                "constant from them in a wrapper, or choose a larger unit",
+                f"computes in float32, observations are {' and '.join(dtypes)}. If they differ by "
+                "errors of rounding only, round them in a wrapper. Else subtract a constant, or "
+                "choose a larger unit",
                 stacklevel=3,
             )
 

@@ -102,17 +102,17 @@ class ExactStates:
 
     def observe(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
-        Do as :meth:`add` for observations that an environment shows, and count how many of them
-        recur. Observations for which there was no room count as new ones.
+        Do as :meth:`add` for observations that environments show, and count how many of them recur.
+        Observations for which there was no room count as new ones. So do those that several
+        environments show for the first time now: their clocks may tick together.
 
         :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
         :return: their ids, shape ``(n,)``. ``UNKNOWN`` for those for which there was no room
         """
         n_before = len(self)
         ids = self.add(observations)
-        n_with_room = int(np.count_nonzero(ids != UNKNOWN))
         self.n_added += len(ids)
-        self.n_recurred += n_with_room - (len(self) - n_before)
+        self.n_recurred += int(np.count_nonzero((ids != UNKNOWN) & (ids < n_before)))
         return ids
 
     @property

@@ -336,3 +336,6 @@ def test_which_worlds_can_be_reset(mode):
                 ValueError, match=f"reset_worlds=True {needed}.* AutoresetMode.DISABLED"
             ):
                 VecGoalBufferWrapper(venv, reset_worlds=True)
+            goals = VecGoalBufferWrapper(venv).goal_buffer
+            with pytest.warns(UserWarning, match="evaluation begin where the last goal led"):
+                VecGoalBufferWrapper(venv, goals, training=False)

@@ -710,14 +710,21 @@ def test_goals_of_a_list_that_nothing_achieves_are_named():
     assert listed.describe_unachieved() is None
     listed.observe(array_of([(0, 0, 0), (1, 1, 0)]))
     assert listed.describe_unachieved().startswith(
-        "none of the 2 goals in goal_list was ever achieved. The first is [7, 7], and one thing "
-        "that was achieved is [0, 0]"
+        "2 of 2 goals in goal_list were never achieved. The first is [7, 7], and one thing that "
+        "was achieved is [0, 0]"
+    )
+    listed.observe(array_of([(7, 7, 1)]))
+    assert listed.describe_unachieved().startswith(
+        "1 of 2 goals in goal_list were never achieved. The first is [8, 8]"
     )
     listed.observe(array_of([(8, 8, 1)]))
     assert listed.describe_unachieved() is None
-    near = GoalBuffer(PLANE, 10, goal=lambda spot: spot, goal_list=[[9.0, 9.0]], reached=1.0)
+    spots = [[9.0, 9.0], [0.0, 0.5]]
+    near = GoalBuffer(PLANE, 10, goal=lambda spot: spot, goal_list=spots, reached=1.0)
     near.observe(np.array([[7.0, 9.0]]))
-    assert near.describe_unachieved() is not None
+    assert near.describe_unachieved().startswith("2 of 2 goals")
+    near.observe(np.array([[0.0, 0.0]]))
+    assert near.describe_unachieved().startswith("1 of 2 goals in goal_list were never achieved")
     near.observe(np.array([[8.5, 9.0]]))
     assert near.describe_unachieved() is None
     assert GoalBuffer(GRID, 10, goal=place).describe_unachieved() is None

@@ -97,6 +97,15 @@ def test_a_world_with_one_start_goes_on_but_returns_now_and_then(vector):
 
 
 @pytest.mark.parametrize("vector", [False, True])
+def test_an_evaluation_begins_anew_at_every_end(vector):
+    player = Player(vector, start=20, max_episode_steps=5)
+    goals = player.play(50).tracker.goal_buffer
+    evaluated = Player(vector, start=20, goal_buffer=goals, training=False, max_episode_steps=5)
+    assert evaluated.play(100).ends >= 20
+    assert evaluated.jumps == evaluated.ends
+
+
+@pytest.mark.parametrize("vector", [False, True])
 @pytest.mark.parametrize("goal_list", [None, [0, 1, 2, 3]])
 def test_starts_are_as_broad_with_a_list_of_goals(vector, goal_list):
     goals = GoalBuffer(

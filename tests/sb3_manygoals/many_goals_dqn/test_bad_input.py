@@ -213,6 +213,10 @@ def in_replay(env=None, **kwargs):
             lambda: make_model(goal_wrapper_kwargs={"selector_class": dict}),
             "selector_class must be a subclass of GoalSelector",
         ),
+        (
+            lambda: make_model(policy_kwargs={"net_arch": {"pi": [64], "vf": [64]}}),
+            "net_arch must be a list of widths of shared layers, got {'pi'",
+        ),
     ],
 )
 def test_what_is_of_the_wrong_kind_is_a_type_error(make, message):
@@ -224,6 +228,10 @@ def test_what_is_of_the_wrong_kind_is_a_type_error(make, message):
     ("make", "message"),
     [
         (lambda: make_model("CartPole-v1", "CnnPolicy"), "CnnPolicy needs images"),
+        (
+            lambda: make_model(policy_kwargs={"net_arch": [64, 0]}),
+            f"a width in net_arch must be {COUNT}, got 0",
+        ),
         (lambda: PaddedCNN(SPACE), "CnnPolicy needs images: a uint8 Box of three axes"),
         (
             lambda: LearningProgressSelector(m=0),
@@ -489,10 +497,11 @@ def test_learning_where_nothing_becomes_a_goal_is_a_warning():
 
 def test_goals_of_a_list_that_are_never_achieved_are_a_warning():
     goals = {"goal": lambda cell: int(cell[0]), "goal_list": [[7], [8]]}
-    with pytest.warns(UserWarning, match=r"none of the 2 goals in goal_list .* first is \[7\]"):
+    with pytest.warns(UserWarning, match=r"2 of 2 goals in goal_list .* first is \[7\]"):
         make_model(goal_wrapper_kwargs=goals).learn(60)
-    # One of these is achieved, and others may be later.
-    make_model(goal_wrapper_kwargs={**goals, "goal_list": [[7], [1]]}).learn(60)
+    with pytest.warns(UserWarning, match=r"1 of 2 goals in goal_list .* first is \[7\]"):
+        make_model(goal_wrapper_kwargs={**goals, "goal_list": [[1], [7]]}).learn(60)
+    make_model(goal_wrapper_kwargs={**goals, "goal_list": [[0], [1]]}).learn(60)
 
 
 def test_few_updates_do_not_make_training_longer():

@@ -1,15 +1,17 @@
 """Numbers in observations that go on at every step are found, and others are not."""
 
+from contextlib import nullcontext
 from itertools import pairwise
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from stable_baselines3.common.env_util import make_vec_env
 
 import gym_twoRooms  # noqa: F401 - it registers its worlds
 from sb3_manygoals import ManyGoalsDQN, NoEnv, Transitions
-from sb3_manygoals.many_goals_dqn.clocks import find_clock
+from sb3_manygoals.many_goals_dqn.clocks import find_clock, find_endless_clock
 from sb3_manygoals.packing import PackedSpace
 from sb3_manygoals.world import ExactStates, KeyedStates, WorldModel
 from tests.sb3_manygoals.many_goals_dqn.models import make_model
@@ -136,6 +138,42 @@ def test_a_clock_that_starts_again_with_each_episode_is_a_warning():
     # With a key, nothing is to be warned of.
     key = {"state_key": lambda seen: int(seen[0])}
     assert len(make_model(Timed(), goal_wrapper_kwargs=key).learn(600).goal_buffer) == 20
+
+
+class Endless(Timed):
+    """Shows the time in place of the share that is left. No reset sets it back."""
+
+    now = 0
+    ends = True
+
+    def observation(self):
+        self.now += 1
+        return np.array([self.place, self.now / 1000], np.float32)
+
+    def step(self, action):
+        *outcome, truncated, info = super().step(action)
+        return *outcome, truncated and self.ends, info
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_a_clock_that_no_reset_sets_back_is_a_warning_where_states_leave_it_out(n_envs):
+    key = {"state_key": lambda seen: int(seen[0])}
+    env = make_vec_env(Endless, n_envs)
+    with pytest.warns(UserWarning, match="number 1 of the observations went on .* was reset, .*"):
+        make_model(env, goal_wrapper_kwargs=key).learn(600 * n_envs)
+
+
+@pytest.mark.parametrize(("n_steps", "is_found"), [(1_000, False), (3_100, True)])
+def test_without_a_reset_a_clock_goes_on_for_long_before_it_counts_as_endless(n_steps, is_found):
+    world = gym.wrappers.TimeLimit(Endless(), 10**6)
+    world.unwrapped.ends = False
+    key = {"state_key": lambda seen: int(seen[0]), "reset_worlds": False}
+    model = make_model(world, goal_wrapper_kwargs=key, updates_per_step=0.01)
+    with pytest.warns(UserWarning, match="went on") if is_found else nullcontext():
+        model.learn(n_steps)
+    states = model.goal_buffer.states
+    found = find_endless_clock(model.replay_buffer, Endless.observation_space, states)
+    assert (found is not None) == is_found
 
 
 def test_pictures_have_no_numbers_that_count():
