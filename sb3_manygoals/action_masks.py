@@ -28,7 +28,8 @@ def read_action_masks(
     if not all("action_mask" in info for info in infos):
         raise ValueError(
             'action_masks=True needs an environment that gives info["action_mask"] at each reset'
-            " and step, and this one does not: leave action_masks=False"
+            " and step, and this one does not (DiscreteActions leaves out masks for actions that"
+            " are not Discrete): leave action_masks=False"
         )
     return check_action_masks([info["action_mask"] for info in infos], len(infos), n_actions, ended)
 

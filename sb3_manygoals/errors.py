@@ -272,9 +272,15 @@ def _name_fault(error: Exception, source: object) -> None:
     if not frames or _library(frames[-1]) not in _LIBRARIES:
         return
     index = 0
+    envs: list[Any] = []
     for frame in frames:
-        if isinstance(frame.f_locals.get("self"), (DummyVecEnv, SyncVectorEnv)):
+        own = frame.f_locals.get("self")
+        if isinstance(own, (DummyVecEnv, SyncVectorEnv)):
             index = frame.f_locals.get("env_idx", frame.f_locals.get("i", 0))
+            envs = list(own.envs)
+        # A DummyVecEnv calls a method of one environment after the other so.
+        called = frame.f_locals.get("env_i")
+        index = next((i for i, env in enumerate(envs) if env is called), index)
     found = frames[-1].f_locals
     caller = found.get("self")
     function = frames[-1].f_code.co_name

@@ -118,7 +118,8 @@ class GymnasiumVecEnv(VecEnv):
         :param actions: one action for each environment, (N, ...)
         :raises ValueError: if there are fewer or more actions
         """
-        if np.shape(actions)[:1] != (self.num_envs,):
+        # Actions of Dict and Tuple spaces are no arrays.
+        if isinstance(actions, (np.ndarray, list)) and len(actions) != self.num_envs:
             raise ValueError(
                 f"actions must have one action for each of {self.num_envs} environments, got "
                 f"{actions!r}"

@@ -228,7 +228,7 @@ class GoalAlgorithm(OffPolicyAlgorithm):
 class _WatchCallback(BaseCallback):
     """
     Sees how far the environments have come, before other callbacks. At the end of training it says
-    which held-out observations were never met, and whether no goal of a list was ever achieved. It
+    which held-out observations were never met, and which goals of a list were never achieved. It
     makes callbacks forget each other.
     """
 
@@ -249,10 +249,9 @@ class _WatchCallback(BaseCallback):
             unmet = goals.describe_unmet() if goals.has_held_out else None
             if unmet is not None:
                 self.learner._warn_once(unmet, unmet)
-            if "unachieved" not in self.learner._warned:
-                unachieved = goals.describe_unachieved()
-                if unachieved is not None:
-                    self.learner._warn_once("unachieved", unachieved)
+            unachieved = goals.describe_unachieved()
+            if unachieved is not None:
+                self.learner._warn_once(unachieved, unachieved)
         # The local variables that SB3 gives to callbacks refer to all of them, and to the model. In
         # this circle, a model of gigabytes would stay after nothing else refers to it.
         for one in inner_callbacks(self.locals["callback"]):

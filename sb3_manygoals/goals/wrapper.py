@@ -377,8 +377,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
 
     Environments are reset exactly as a ``GoalBufferWrapper`` around each of them would do it. Where
     a VecEnv cannot reset one environment, or has wrappers that would not notice (frame stacking,
-    say), "auto" means False, with a warning if the environments set the goals. See
-    :func:`~sb3_manygoals.vec_env.can_reset_single_envs`.
+    say), "auto" means False, with a warning if the environments set the goals, or if ``training``
+    is False. See :func:`~sb3_manygoals.vec_env.can_reset_single_envs`.
 
     ``infos`` have the keys of ``GoalBufferWrapper``. At the end of an episode they have
     ``terminal_observation``, ``TimeLimit.truncated`` and ``episode`` (return and length) of the
@@ -565,6 +565,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             self.reset_infos = [
                 starts[row] if dones[row] else info for row, info in enumerate(infos)
             ]
+            for row, info in enumerate(self.reset_infos):
+                errors.check_info(info, "reset", tracker, row)
             return self._checked(venv_obs, "an observation")
 
         observations = tracker.reset(observations, goals, move, self._env_sets_goals)

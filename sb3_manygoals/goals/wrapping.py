@@ -250,9 +250,9 @@ def _running_normalizer(env: VecEnv) -> str | None:
         workers = env.vector_env.unwrapped
         have = workers.call("has_wrapper_attr", attribute)
         if any(have) and not all(have):
-            return (
-                f"an AsyncVectorEnv in which only some environments have {attribute}, so that "
-                "nobody can ask them for its value,"
+            raise ValueError(
+                f"in an AsyncVectorEnv, all environments or none must have {attribute}: where some "
+                "do not have it, nobody can ask the others whether their normalization is frozen"
             )
         if all(have) and any(workers.get_attr(attribute)):
             return f"a wrapper with {attribute}"

@@ -48,6 +48,7 @@ class ChoosingMixin(ModelPart):
             model.world.identity,
             is_planned,
             self._actions_per_step,
+            model.n_envs,
         )
         if choice is None or (choice.plan == is_planned and not choice.is_first):
             return

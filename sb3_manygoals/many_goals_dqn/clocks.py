@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer
 from sb3_manygoals.packing import PackedSpace
-from sb3_manygoals.world import ExactStates, WorldModel
+from sb3_manygoals.world import UNKNOWN, ExactStates, WorldModel
 
 # From fewer transitions nothing is told: an agent may have gone in one direction only.
 _FEWEST_TRANSITIONS = 200
@@ -20,9 +20,6 @@ _FEWEST_TRANSITIONS = 200
 _MOST_TRANSITIONS = 20_000
 # So many are looked at together. In most worlds, no number grows in all of the first of them.
 _TRANSITIONS_AT_A_TIME = 200
-# Without a reset of the world, a clock that each episode sets back looks like one that goes on for
-# ever, unless it went on for so many steps.
-_STEPS_WITHOUT_RESET = 3_000
 
 
 def find_clock(world: WorldModel) -> str | None:
@@ -58,20 +55,23 @@ def find_endless_clock(
     memory: ManyGoalsReplayBuffer, space: spaces.Space[Any], states: ExactStates
 ) -> str | None:
     """
-    Find a number that states leave out and that grew, or fell, at every step in memory, also where
-    the world was reset. The network gets it, and always in values that it has never seen.
+    Find a number that grew, or fell, at every step in memory, also where the world was reset, and
+    whose values are no part of states. The network gets it, and always in values that it has never
+    seen.
 
     :param memory: the transitions, of whose first environment steps are looked at
     :param space: space of the observations
     :param states: which observations are one state
     :return: a name of the first such number, as :func:`find_clock` has it. None if there is none,
-        if states are told apart by all bytes of observations, or if nobody can tell
+        if no state recurs, if states are told apart by all bytes of observations, or if nobody can
+        tell, because the world was not reset or there are too few transitions
     """
     n = min(memory.size(), _MOST_TRANSITIONS)
     if states.is_exact or n < _FEWEST_TRANSITIONS:
         return None
     newest = (memory.pos - n + np.arange(n)) % memory.buffer_size
     n_resets = 0
+    met: list[NDArray[np.int64]] = []
     at_a_time = max(1, _TRANSITIONS_AT_A_TIME // memory.n_envs)
 
     def pairs() -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
@@ -81,10 +81,13 @@ def find_endless_clock(
             seen = before[:, 0]
             is_next = (seen[1:] == after[:-1, 0]).reshape(len(seen) - 1, -1).all(axis=1)
             n_resets += int(np.count_nonzero(~is_next))
+            met.append(states.ids(seen[:-1]))
             yield seen[:-1], seen[1:]
 
     found = _what_goes_on(space, pairs())
-    return found if n_resets > 0 or n >= _STEPS_WITHOUT_RESET else None
+    ids = np.concatenate(met)
+    recurs = len(np.unique(ids[ids != UNKNOWN])) < np.count_nonzero(ids != UNKNOWN)
+    return found if n_resets > 0 and recurs else None
 
 
 def _what_goes_on(

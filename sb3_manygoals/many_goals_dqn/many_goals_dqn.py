@@ -693,9 +693,11 @@ class ManyGoalsDQN(
             self._last_obs = None
         success_buffer = self.ep_success_buffer
         last_step = self.num_timesteps
-        prepared = super()._setup_learn(*args, **kwargs)
-        # Steps may be counted from 0 again.
-        self._rollout_begin += self.num_timesteps - last_step
+        try:
+            prepared = super()._setup_learn(*args, **kwargs)
+        finally:
+            # Steps may be counted from 0 again, also if a reset then fails.
+            self._rollout_begin += self.num_timesteps - last_step
         if self.ep_success_buffer is not success_buffer:
             # SB3 has begun to count episodes anew.
             self._episode_outcomes.clear()
@@ -738,6 +740,8 @@ class ManyGoalsDQN(
         """
         if not self._cuts_rollouts:
             return super().collect_rollouts(env, callback, train_freq, *args, **kwargs)
+        # Somebody may have set the number of steps back.
+        self._rollout_begin = min(self._rollout_begin, self.num_timesteps)
         left = self._total_timesteps - self.num_timesteps
         n_to_come = min(train_freq.frequency * env.num_envs - self._n_waited, left)
         frequency = max(math.ceil(n_to_come / env.num_envs), 1)
@@ -1120,17 +1124,6 @@ class ManyGoalsDQN(
         """Warn once of a number in the observations that goes on at every step."""
         if self.world is None or "clock" in self._warned:
             return
-        assert self.goal_buffer is not None
-        endless = find_endless_clock(
-            self.replay_buffer, self.goal_buffer.observation_space, self.world.identity
-        )
-        if endless is not None:
-            self._warn_once(
-                "clock",
-                f"{endless} went on at every step, also when the world was reset, as a clock does. "
-                "States leave it out, but the network gets it, and always in values that it has "
-                "never seen: remove it by a wrapper",
-            )
         clock = find_clock(self.world)
         if clock is not None:
             self._warn_once(
@@ -1138,6 +1131,23 @@ class ManyGoalsDQN(
                 f"{clock} went on in every transition, as a clock does. So no state recurs within "
                 "an episode, and a goal is a place at one time. If it is a clock, leave it out, "
                 'goal_wrapper_kwargs={"state_key": ...} or a wrapper that removes it',
+            )
+
+    def _warn_of_endless_clock(self) -> None:
+        """Warn once of a number that goes on over resets, and that is no part of states."""
+        if self.world is None or "clock" in self._warned:
+            return
+        assert self.goal_buffer is not None
+        clock = find_endless_clock(
+            self.replay_buffer, self.goal_buffer.observation_space, self.world.identity
+        )
+        if clock is not None:
+            self._warn_once(
+                "clock",
+                f"{clock} went on at every step in memory, also when the world was reset, as a "
+                "clock does. States recur all the same, but the network gets this number, too. If "
+                "it never returns to earlier values, remove it by a wrapper: no network can learn "
+                "what new values mean",
             )
 
     def dump_logs(self) -> None:
@@ -1212,6 +1222,7 @@ class ManyGoalsDQN(
             self._updates_are_due = True
         self._warn_of_alike_goals()
         self._warn_of_clock()
+        self._warn_of_endless_clock()
         return self
 
     def learn_from(

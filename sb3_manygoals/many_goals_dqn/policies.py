@@ -441,7 +441,7 @@ def _multiplies_bfloat16() -> bool:
 
 def _checked_widths(net_arch: Any) -> list[int]:
     """Return the widths of layers, or raise an error."""
-    if not isinstance(net_arch, (list, tuple)):
+    if not isinstance(net_arch, (list, tuple, np.ndarray)):
         raise TypeError(f"net_arch must be a list of widths of shared layers, got {net_arch!r}")
     return [check_count("a width in net_arch", width) for width in net_arch]
 

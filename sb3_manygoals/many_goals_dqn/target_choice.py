@@ -31,6 +31,9 @@ _MOST_ACTIONS_PER_STEP = 2.0
 _NONE_IN_COMMON = 0.5
 # The number of states is estimated from so many episodes, and not from fewer.
 _FEWEST_EPISODES = 8
+# Copies of an environment may show equal observations in the same step, because they begin together
+# or because their clocks tick together. Before each has made so many steps, nobody can tell which.
+_FEWEST_STEPS_OF_COPIES = 100
 # With fewer observations nothing can be told, as after loading.
 _FEWEST_OBSERVATIONS = 20
 
@@ -69,7 +72,9 @@ class TargetChoice:
         self.n_added = 0
         """Observations at the last review."""
         self.n_recurred = 0
-        """How many of them had been met before."""
+        """How many of them had been met before, or by another environment in the same step."""
+        self.n_shared = 0
+        """How many of these were only met by another environment in the same step."""
 
     def review(
         self,
@@ -78,6 +83,7 @@ class TargetChoice:
         states: ExactStates,
         is_planned: bool,
         actions_per_step: Callable[[], float | None] = lambda: None,
+        n_envs: int = 1,
     ) -> Choice | None:
         """
         Choose targets, if it is time to.
@@ -88,6 +94,7 @@ class TargetChoice:
         :param is_planned: whether values are planned now
         :param actions_per_step: estimates the number of actions of all states of the world, divided
             by the steps of training; None if it cannot be told
+        :param n_envs: number of environments
         :return: None if it is not time to, or too few observations were made to tell, or too many
             had no room
         """
@@ -96,15 +103,20 @@ class TargetChoice:
         n_new = states.n_added - self.n_added
         if n_new < max(learning_starts, _FEWEST_OBSERVATIONS):
             return None
-        share = (states.n_recurred - self.n_recurred) / max(n_new, 1)
+        n_recurred = states.n_recurred - self.n_recurred
+        share = (n_recurred - (states.n_shared - self.n_shared)) / max(n_new, 1)
         is_first = self.num_timesteps == 0
         if is_first:
             least = _BEGIN_WITH_PLANS
         else:
             least = _GIVE_UP_PLANS if is_planned else _GO_OVER_TO_PLANS
+        steps_of_each = (num_timesteps - self.num_timesteps) / n_envs
+        if share < least <= n_recurred / max(n_new, 1) and steps_of_each < _FEWEST_STEPS_OF_COPIES:
+            return None
         self.num_timesteps = num_timesteps
         self.n_added = states.n_added
         self.n_recurred = states.n_recurred
+        self.n_shared = states.n_shared
         if states.is_full and not is_first and share < _SURELY_RECURS:
             # What there was no room for counts as new. It may recur: nobody can tell.
             return None
@@ -119,18 +131,21 @@ class TargetChoice:
         """Go on with states that were loaded, which count observations from 0."""
         self.n_added = 0
         self.n_recurred = 0
+        self.n_shared = 0
 
-    def get_checkpoint_state(self) -> tuple[int, int, int]:
+    def get_checkpoint_state(self) -> tuple[int, ...]:
         """Return steps and observations at the last review."""
-        return self.num_timesteps, self.n_added, self.n_recurred
+        return self.num_timesteps, self.n_added, self.n_recurred, self.n_shared
 
-    def set_checkpoint_state(self, state: tuple[int, int, int]) -> None:
+    def set_checkpoint_state(self, state: tuple[int, ...]) -> None:
         """
         Restore what :meth:`get_checkpoint_state` returned.
 
         :param state: what it returned
         """
-        self.num_timesteps, self.n_added, self.n_recurred = state
+        self.num_timesteps, self.n_added, self.n_recurred, *rest = state
+        # Checkpoints of earlier versions do not have it.
+        self.n_shared = rest[0] if rest else 0
 
 
 def estimate_states(

@@ -183,6 +183,7 @@ class KeyedStates(ExampleStates):
             "rng": self._rng.bit_generator.state,
             "n_added": self.n_added,
             "n_recurred": self.n_recurred,
+            "n_shared": self.n_shared,
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
@@ -220,6 +221,8 @@ class KeyedStates(ExampleStates):
             self._rng.bit_generator.state = state["rng"]
         self.n_added = int(state["n_added"])
         self.n_recurred = int(state["n_recurred"])
+        # Files of earlier versions do not have it.
+        self.n_shared = int(state.get("n_shared", 0))
 
     def __getstate__(self) -> dict[str, Any]:
         return {

@@ -277,6 +277,7 @@ class LearnedStates(ExampleStates):
         self.n_learned += 1
         self.n_added = len(ids)
         self.n_recurred = int(np.count_nonzero(ids != UNKNOWN)) - len(self)
+        self.n_shared = 0
         self.seconds = time.perf_counter() - begin
         return ids
 
@@ -485,6 +486,7 @@ class LearnedStates(ExampleStates):
         if "rng" in state:
             self._rng.bit_generator.state = state["rng"]
         self.n_learned, self.n_added, self.n_recurred = numbers
+        self.n_shared = 0
         self.autonomous_gain = autonomous_gain
 
     def _encoder_of(self, state: Mapping[str, Any]) -> ContrastiveEncoder:

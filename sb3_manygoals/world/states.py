@@ -41,7 +41,9 @@ class ExactStates:
         self.n_added = 0
         """Observations that were given to :meth:`observe`."""
         self.n_recurred = 0
-        """How many of them were met before."""
+        """How many of them were met before, or by another environment in the same step."""
+        self.n_shared = 0
+        """How many of these were only met by another environment in the same step."""
         self._make_room(capacity)
 
     def _make_room(self, capacity: int) -> None:
@@ -103,16 +105,18 @@ class ExactStates:
     def observe(self, observations: NDArray[Any]) -> NDArray[np.int64]:
         """
         Do as :meth:`add` for observations that environments show, and count how many of them recur.
-        Observations for which there was no room count as new ones. So do those that several
-        environments show for the first time now: their clocks may tick together.
+        Observations for which there was no room count as new ones.
 
         :param observations: shape ``(n, *observation_space.shape)``, the dtype of the space
         :return: their ids, shape ``(n,)``. ``UNKNOWN`` for those for which there was no room
         """
         n_before = len(self)
         ids = self.add(observations)
+        n_with_room = int(np.count_nonzero(ids != UNKNOWN))
+        n_new = len(self) - n_before
         self.n_added += len(ids)
-        self.n_recurred += int(np.count_nonzero((ids != UNKNOWN) & (ids < n_before)))
+        self.n_recurred += n_with_room - n_new
+        self.n_shared += int(np.count_nonzero(ids >= n_before)) - n_new
         return ids
 
     @property
@@ -165,6 +169,7 @@ class ExactStates:
             "observations": self.observations.copy(),
             "n_added": self.n_added,
             "n_recurred": self.n_recurred,
+            "n_shared": self.n_shared,
         }
 
     def set_checkpoint_state(self, state: dict[str, Any]) -> None:
@@ -189,6 +194,8 @@ class ExactStates:
         self._id_of_key = restored._id_of_key
         self.n_added = int(state["n_added"])
         self.n_recurred = int(state["n_recurred"])
+        # Files of earlier versions do not have it.
+        self.n_shared = int(state.get("n_shared", 0))
 
     def __getstate__(self) -> dict[str, Any]:
         # Hashes differ between processes, so they are computed anew from the observations.

@@ -158,7 +158,8 @@ def later(function):
     ("make", "message"),
     [
         # The goal wrapper resets worlds at the end of goal episodes.
-        (lambda old: vector(Old(), old), "one ndarray by reset|a wrong number of values by"),
+        (lambda old: vector(Old(), old), "one ndarray by reset"),
+        (lambda old: vector(Old(), DiscreteActions(old, range(3))), "a wrong number of values by"),
         (
             lambda old: GymnasiumVecEnv(
                 SyncVectorEnv([Old, lambda: old], autoreset_mode=AutoresetMode.DISABLED)
@@ -183,6 +184,18 @@ def test_infos_of_first_and_last_observations_are_checked():
     ends = gymnasiums(*[lambda: Old(ended_without_info)] * 2)
     with pytest.raises(errors.EnvironmentFault, match=r"environment gave an info of .* by step"):
         ManyGoalsDQN("MlpPolicy", ends, seed=0).learn(10)
+
+
+def test_infos_of_random_steps_are_checked():
+    def ended(values):
+        return *values[:3], True, values[4]
+
+    # Random steps are made while all that was met is held out.
+    held_out = np.eye(6, dtype=np.uint8)
+    goals = GoalBuffer(Corridor().observation_space, held_out=held_out)
+    worlds = vector(Old(), Old(ended, later(no_info)))
+    with pytest.raises(errors.EnvironmentFault, match=r"environment 1 gave an info of None by res"):
+        VecGoalBufferWrapper(worlds, goals).reset()
 
 
 def test_other_errors_of_vectors_are_not_blamed_on_rewards():

@@ -705,6 +705,15 @@ def test_achievements_that_were_held_out_and_never_met_are_named():
     assert buffer.describe_unmet() is None
 
 
+def test_states_with_several_observations_do_not_tell_which_goals_of_a_list_were_achieved():
+    columns = GoalBuffer(
+        GRID, 10, goal=place, goal_list=[[1, 0], [1, 1]], state_key=lambda seen: seen[0]
+    )
+    columns.observe(array_of([(1, 0, 0)]))
+    columns.observe(array_of([(1, 1, 0)]))
+    assert columns.describe_unachieved() is None
+
+
 def test_goals_of_a_list_that_nothing_achieves_are_named():
     listed = GoalBuffer(GRID, 10, goal=place, goal_list=[[7, 7], [8, 8]])
     assert listed.describe_unachieved() is None

@@ -454,7 +454,10 @@ def test_a_normalization_inside_a_vector_environment_of_gymnasium_is_refused(vec
 
     for makers in ((running, running), (plain, running)):
         worlds = made(*makers)
-        with pytest.raises(ValueError, match="is not supported: what it makes of an observation"):
+        message = "is not supported: what it makes of an observation"
+        if vector_class is AsyncVectorEnv and plain in makers:
+            message = "all environments or none must have update_running_mean"
+        with pytest.raises(ValueError, match=message):
             make_model(worlds)
         worlds.close()
     still = made(lambda: frozen(running()))
@@ -554,6 +557,28 @@ def test_steps_before_an_interruption_count_for_the_next_update(end, raises, tmp
     # Steps that wait still count if steps are counted from 0 again.
     assert model.learn(150)._n_updates == 4
     assert model.learn(52)._n_updates == 5
+
+
+def test_a_reset_that_fails_before_training_does_not_stop_updates():
+    class Failing(Corridor):
+        fails = False
+
+        def reset(self, **kwargs):
+            if self.fails:
+                raise KeyboardInterrupt
+            return super().reset(**kwargs)
+
+    world = Failing()
+    model = make_model(world, updates_per_step=5e-3, target_class=TDTargets).learn(600)
+    world.fails = True
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(600)
+    world.fails = False
+    n_updates = model._n_updates
+    model.learn(600)
+    assert model._n_updates == n_updates + 3
+    model.num_timesteps = 0
+    assert model.learn(600, reset_num_timesteps=False)._n_updates == n_updates + 6
 
 
 def test_the_last_step_of_all_environments_counts_before_a_warning(recwarn):

@@ -1,5 +1,6 @@
 """Which targets a learner chooses if it is given no target_class, and when it chooses others."""
 
+import copy
 import warnings
 
 import gymnasium as gym
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 
 from sb3_manygoals import ExactCheckpointCallback, GoalBuffer, ManyGoalsDQN
@@ -210,6 +212,58 @@ def test_a_world_with_far_more_states_than_steps_is_not_planned(share, ratio, is
     assert found.plan == plans
     assert found.is_too_large == (not plans)
     assert not found.is_noisy
+
+
+def shown_at_once(states, values):
+    """Show each of some values in eight environments at once."""
+    for value in values:
+        states.observe(np.full(8, value))
+    return states
+
+
+def test_what_copies_show_at_once_says_nothing_until_each_has_made_some_steps():
+    choice = TargetChoice()
+    states = shown_at_once(observed(0, 0), range(60))
+    # They may begin together, or have clocks that tick together.
+    assert choice.review(480, 20, states, is_planned=True, n_envs=8) is None
+    # Their clocks do.
+    endless = shown_at_once(copy.deepcopy(states), range(60, 100))
+    found = copy.deepcopy(choice).review(800, 20, endless, is_planned=True, n_envs=8)
+    assert (found.plan, found.share, found.is_noisy) == (False, 0.0, True)
+    # They begin together, and again and again.
+    episodes = shown_at_once(states, range(40))
+    assert choice.review(800, 20, episodes, is_planned=True, n_envs=8)[:3] == (True, 0.4, True)
+
+
+class Endless(gym.Env):
+    """Shows a place on a ring, and a clock that no reset sets back."""
+
+    observation_space = spaces.Box(0, 10**6, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, ends=False):
+        self.ends = ends
+        self.now = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = 0
+        self.now = 0 if self.ends else self.now
+        return np.float32([self.place, self.now]), {}
+
+    def step(self, action):
+        self.now += 1
+        self.place = (self.place + (-1, 1)[int(action)]) % 10
+        return np.float32([self.place, self.now]), 0.0, False, self.now % 30 == 0, {}
+
+
+@pytest.mark.filterwarnings("ignore:only 0%", "ignore:number 1 of the observations")
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("n_envs", [1, 16])
+def test_copies_choose_as_one_environment_does(ends, n_envs):
+    model = make_model(make_vec_env(lambda: Endless(ends), n_envs), updates_per_step=0.001)
+    model.learn(120 * n_envs)
+    assert isinstance(model.targets, PlannedTargets) == ends
 
 
 def test_a_full_goal_buffer_does_not_make_observations_seem_to_recur():

@@ -201,11 +201,10 @@ def test_when_it_is_full_nothing_more_is_taken_in():
     assert ids.tolist() == [0, 1, UNKNOWN, 0, UNKNOWN]
     assert known.observations.tolist() == [[1, 0], [2, 0]]
     # Those for which there was no room count as new ones.
-    assert (known.n_added, known.n_recurred) == (5, 0)
+    assert (known.n_added, known.n_recurred, known.n_shared) == (5, 1, 1)
+    assert copy.deepcopy(known).n_shared == 1
     drawn = known.sample(np.array([0] * 30 + [1] * 30), np.random.default_rng(0))
     assert {tuple(row) for row in drawn.tolist()} == {(1, 0), (1, 1), (2, 0)}
-    known.observe(array_of([(1, 2), (3, 2)]))
-    assert (known.n_added, known.n_recurred) == (7, 1)
 
 
 @given(batches, batches)

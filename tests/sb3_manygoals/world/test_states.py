@@ -58,18 +58,23 @@ def test_observing_counts_what_recurs_and_adding_does_not(batches_observed, capa
     known = set()
     n_added = 0
     n_recurred = 0
+    n_shared = 0
     for pairs in batches_observed:
         ids = observed.observe(array_of(pairs))
         np.testing.assert_array_equal(ids, added.add(array_of(pairs)))
-        # What several environments show for the first time at once does not recur by that.
-        n_recurred += sum(pair in known for pair in pairs)
+        before = set(known)
         for pair in pairs:
+            n_recurred += pair in known
+            # Another environment has just shown it, too.
+            n_shared += pair in known - before
             if len(known) < capacity:
                 known.add(pair)
             # Observations for which there was no room count as new ones.
             n_added += 1
     assert observed.n_added == n_added
     assert observed.n_recurred == n_recurred
+    assert observed.n_shared == n_shared
+    assert pickle.loads(pickle.dumps(observed)).n_shared == n_shared
     assert added.n_added == 0
     assert added.n_recurred == 0
 
