@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -24,6 +25,8 @@ REACHED_COLOUR = (46, 160, 67)
 """RGB colour of the frames around the pictures while the goal is reached."""
 PURSUED_COLOUR = (238, 238, 238)
 """RGB colour of these frames otherwise."""
+INVISIBLE_DRIVERS = ("offscreen", "dummy")
+"""Video drivers that show nothing. Without a display, SDL chooses one of them by itself."""
 KEYS = {
     Action.UP: "up w",
     Action.DOWN: "down s",
@@ -201,7 +204,9 @@ def _make_parser() -> argparse.ArgumentParser:
     maps.add_argument(
         "--layout", choices=NAMED_LAYOUTS, default="paper", help="a map that comes with the package"
     )
-    maps.add_argument("--map", type=Path, metavar="FILE", help="a file with an ASCII map")
+    maps.add_argument(
+        "--map", metavar="FILE", help="a file with an ASCII map, or a name as --layout takes it"
+    )
     maps.add_argument(
         "--agent",
         action="store_true",
@@ -223,21 +228,33 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _layout_of(options: argparse.Namespace) -> Layout:
+    """Return the map that the command line asks for. A file goes before a named layout."""
+    if options.map is None:
+        return NAMED_LAYOUTS[options.layout]
+    # A folder may well have the name of a layout. It is no map.
+    if options.map in NAMED_LAYOUTS and not Path(options.map).is_file():
+        return NAMED_LAYOUTS[options.map]
+    return Layout.read(options.map)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """
     Play until the window is closed or Escape is pressed.
 
     :param arguments: Arguments of the command line; None takes those of the program
-    :raises SystemExit: If the arguments are wrong, or a package is missing
+    :raises SystemExit: If the arguments are wrong, a package is missing, or there is no display
     """
     parser = _make_parser()
     options = parser.parse_args(arguments)
     if options.seed is not None and options.seed < 0:
         parser.error(f"argument --seed: must be at least 0, got {options.seed}")
     try:
-        layout = NAMED_LAYOUTS[options.layout] if options.map is None else Layout.read(options.map)
+        layout = _layout_of(options)
         world = TwoRoomsSwitchEnv(layout, cell_size=options.cell_size)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        parser.error(f"argument --map: {options.map} cannot be read: {error.strerror}")
+    except ValueError as error:
         parser.error(str(error))
     try:
         import pygame
@@ -249,6 +266,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     game = Game(world, options.goal, trained_agent() if options.agent else None, options.seed)
 
     pygame.display.init()
+    is_invisible = pygame.display.get_driver() in INVISIBLE_DRIVERS
+    if is_invisible and not os.environ.get("SDL_VIDEODRIVER"):
+        # Else it would run for ever, and nobody could press Escape.
+        pygame.quit()
+        sys.exit(
+            "Playing needs a display, and there is none: run it on a machine with a screen, or "
+            'over `ssh -X`. Without a display, TwoRoomsSwitchEnv(render_mode="ansi") shows the '
+            'world as text, and render_mode="rgb_array" as pictures.'
+        )
     pygame.display.set_caption(f"TwoRoomsSwitch: {layout.name}")
     height, width, _ = game.render().shape
     # With SCALED, pygame gives the mouse's position in pixels of the picture.

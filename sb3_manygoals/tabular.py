@@ -10,6 +10,7 @@ import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.base_class import maybe_make_env
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.utils import LinearSchedule
@@ -313,6 +314,16 @@ class TabularAllGoals(GoalAlgorithm):
     def _tracker(self) -> GoalTracker:
         """The first tracker, which has the rewards and goals of all."""
         return goal_trackers(self._require_env())[0]
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        """Warn if the model was loaded, because goals are not saved with it."""
+        if self.num_timesteps > 0 and self.goal_buffer is not None and len(self.goal_buffer) == 0:
+            self._warn_once(
+                "forgot",
+                "the model was trained, but its goals were not saved with it: only those that are "
+                "met again are pursued. An ExactCheckpointCallback keeps them",
+            )
+        return super()._setup_learn(*args, **kwargs)
 
     def _on_step(self) -> None:
         """Compute the exploration rate."""

@@ -25,9 +25,9 @@ from benchmarks.scores import (
     probability_of_improvement,
     read_table,
 )
-from benchmarks.suite import Result, Spec, SuiteError, read_result
+from benchmarks.suite import Result, Spec, SuiteError
 from benchmarks.suite.run import SuiteConfig
-from benchmarks.suite.spec import readable, write_whole
+from benchmarks.suite.spec import check_known, readable, write_whole
 
 Options = dict[str, Any]
 
@@ -81,9 +81,9 @@ class Study:
         """
         if seeds < 1:
             raise SuiteError(f"seeds must be at least 1, got {seeds}")
-        _check_known("only", only, list(self.agents))
+        check_known("only", only, self.agents)
         if not self.any_game:
-            _check_known("games", games, self.games)
+            check_known("games", games, self.games)
         wanted = games or self.games
         where = wanted if self.any_game else [game for game in self.games if game in wanted]
         agents = [agent for agent in self.agents if not only or agent in only]
@@ -121,13 +121,6 @@ class Study:
             steps,
             settings,
         )
-
-
-def _check_known(option: str, chosen: Sequence[str], known: Sequence[str]) -> None:
-    """Raise a SuiteError, if something was chosen that is not known."""
-    unknown = [each for each in chosen if each not in known]
-    if unknown:
-        raise SuiteError(f"{option} must be of {', '.join(known)}, got {' '.join(unknown)}")
 
 
 def configuration(spec: Spec) -> RunConfig:
@@ -364,15 +357,13 @@ class StudyConfig(SuiteConfig, ABC):
             table = pd.DataFrame(rows).sort_values(["agent", "game", "seed", "steps"])
             write_whole(self.root / "runs.csv", table.to_csv(index=False))
 
-    def _finished(self) -> list[Result]:
-        """Read the results below the root. What cannot be read must not stop other runs."""
-        found = []
-        for path in sorted(self.root.glob("*/result.json")):
-            try:
-                found.append(read_result(path.parent))
-            except SuiteError as error:
-                print(f"left out: {error}", flush=True)
-        return found
+    def _given_rates(self, suite: list[Spec]) -> dict[str, float]:
+        """Return the rates of the user, who may name agents as in ``only`` or as in specs."""
+        # Rates of agents that are not run now do no harm, so all agents of the study are known.
+        named = {agent: f"{self.study.prefix}{agent}" for agent in self.study.agents}
+        short = [name for name in self.steps_per_second if name not in named.values()]
+        check_known("agents of steps_per_second", short, named)
+        return {named.get(name, name): rate for name, rate in self.steps_per_second.items()}
 
     @property
     def comparison(self) -> Path:

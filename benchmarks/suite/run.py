@@ -17,7 +17,7 @@ from typing import Literal
 
 from benchmarks.suite.attempt import BUSY, obeying_signals
 from benchmarks.suite.engines import InProcess, Processes, Ray
-from benchmarks.suite.spec import Result, Spec, SuiteError, results
+from benchmarks.suite.spec import Result, Spec, SuiteError, check_known, read_result, results
 
 BUSY_RUN = "another process holds it"
 """What is said of a run that another process holds."""
@@ -51,7 +51,8 @@ class SuiteConfig:
     dry_run: bool = False
     """Only say what would be run, and how long it would take."""
     steps_per_second: dict[str, float] = field(default_factory=dict)
-    """Rates by agent for --dry-run; by default those of finished runs."""
+    """Rates by agent for --dry-run; by default those of finished runs, if need be of runs with
+    other steps."""
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("threads", 1), ("retries", 0)):
@@ -86,13 +87,16 @@ class SuiteConfig:
         :param specs: the runs
         :return: the runs that have not finished, and why: another process holds them, or they
             failed as often as they were tried; None with ``dry_run``
+        :raises SuiteError: if ``steps_per_second`` names an agent that is not known, or a result is
+            damaged
         """
         suite = list(dict.fromkeys(specs))
+        given = self._given_rates(suite)
         done = results(suite, self.root)
         todo = [spec for spec in suite if spec not in done]
         print(f"{len(suite)} runs, {len(done)} have finished, in {self.root}", flush=True)
         if self.dry_run:
-            self._show(todo, measured_rates(done.values()) | self.steps_per_second)
+            self._show(todo, measured_rates(done.values()) | given, self._timed(suite))
             return None
         for spec in todo:
             # Reports read from the specs which runs were asked for.
@@ -109,6 +113,32 @@ class SuiteConfig:
 
     def note_finished(self) -> None:
         """Note the runs that have finished; called in this process after each of them."""
+
+    def _given_rates(self, suite: list[Spec]) -> dict[str, float]:
+        """Return the rates of the user by the names of agents in specs, and refuse other names."""
+        agents = dict.fromkeys(spec.agent for spec in suite)
+        check_known("agents of steps_per_second", self.steps_per_second, agents)
+        return self.steps_per_second
+
+    def _finished(self) -> list[Result]:
+        """Read the results below the root. What cannot be read must not stop other runs."""
+        found = []
+        for path in sorted(self.root.glob("*/result.json")):
+            try:
+                found.append(read_result(path.parent))
+            except SuiteError as error:
+                print(f"left out: {error}", flush=True)
+        return found
+
+    def _timed(self, suite: list[Spec]) -> list[Result]:
+        """Return finished runs of the same agents in the same games, whatever their length."""
+        # Other settings may depend on the length, so they are not compared.
+        kinds = {(spec.carry_out, spec.agent, spec.game) for spec in suite}
+        return [
+            run
+            for run in self._finished()
+            if (run.spec.carry_out, run.spec.agent, run.spec.game) in kinds and _seconds(run) > 0
+        ]
 
     def _engine(self) -> InProcess:
         """Start the engine."""
@@ -159,8 +189,13 @@ class SuiteConfig:
             engine.close()
         return lacking
 
-    def _show(self, todo: list[Spec], rates: Mapping[str, float]) -> None:
-        """Print which runs would be carried out, and how long that would take."""
+    def _show(self, todo: list[Spec], own: dict[str, float], others: list[Result]) -> None:
+        """
+        Print which runs would be carried out, and how long that would take.
+
+        Agents without a rate of their own have the rate of other runs, and it is said of which.
+        """
+        rates = measured_rates(others) | own
         for spec in todo:
             begun = " (begun)" if (spec.folder(self.root) / "attempts.jsonl").exists() else ""
             print(f"would run {spec.name}{begun}")
@@ -173,7 +208,12 @@ class SuiteConfig:
             if rate:
                 hours = sum(steps) / rate / 3600
                 work += hours
-                known = f"{rate:,.3g} steps/s, {hours:,.3g} hours of a worker"
+                where = ""
+                if agent not in own:
+                    lengths = {run.spec.steps for run in others if run.spec.agent == agent}
+                    named = " and ".join(f"{length:,}" for length in sorted(lengths))
+                    where = f" in other runs, of {named} steps"
+                known = f"{rate:,.3g} steps/s{where}, {hours:,.3g} hours of a worker"
             print(f"{agent}: {len(steps)} runs, {sum(steps):,} steps, {known}")
         missing = [agent for agent in agents if agent not in rates]
         if missing:
@@ -200,6 +240,13 @@ def _trouble(future: Future[int]) -> str | None:
     return {0: None, BUSY: BUSY_RUN}.get(status, f"failed with exit status {status}")
 
 
+def _seconds(result: Result) -> float:
+    """Return the seconds of a run, 0 if they are not known."""
+    if result.attempts > 1:
+        return float(result.values.get("training_seconds") or 0.0)
+    return result.seconds
+
+
 def measured_rates(finished: Iterable[Result]) -> dict[str, float]:
     """
     Return the steps a second of finished runs.
@@ -213,9 +260,7 @@ def measured_rates(finished: Iterable[Result]) -> dict[str, float]:
     steps = defaultdict[str, int](int)
     seconds = defaultdict[str, float](float)
     for result in finished:
-        took = result.seconds
-        if result.attempts > 1:
-            took = result.values.get("training_seconds") or 0.0
+        took = _seconds(result)
         if took > 0:
             steps[result.spec.agent] += result.spec.steps
             seconds[result.spec.agent] += took

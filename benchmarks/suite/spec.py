@@ -185,6 +185,21 @@ def results(specs: Iterable[Spec], root: Path) -> dict[Spec, Result]:
     }
 
 
+def check_known(what: str, chosen: Iterable[str], known: Iterable[str]) -> None:
+    """
+    Refuse names that are not known.
+
+    :param what: what is chosen, for the message
+    :param chosen: the names
+    :param known: the names that may be chosen
+    :raises SuiteError: if one of them may not
+    """
+    names = list(known)
+    unknown = [each for each in chosen if each not in names]
+    if unknown:
+        raise SuiteError(f"{what} must be of {', '.join(names)}, got {' '.join(unknown)}")
+
+
 def write_whole(path: Path, text: str) -> None:
     """
     Write a file atomically and durably: after a power failure it is the old one or the new one.

@@ -25,6 +25,7 @@ from sb3_manygoals.checkpoint.learner import (
 from sb3_manygoals.checkpoint.lock import Lock
 from sb3_manygoals.checkpoint.signals import DeferredSignals
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree
+from sb3_manygoals.inner_callbacks import inner_callbacks
 from sb3_manygoals.validation import check_count, check_number
 
 # The attributes of a logger that hold what it has recorded and not yet written.
@@ -216,12 +217,34 @@ class ExactCheckpointCallback(BaseCallback):
         self._start_interval()
         self._failure = None
         self._is_within_rollout = False
+        self._warn_of_callbacks(self.locals["callback"])
         check_tree(self._state())
         # After a training that was left by an exception, this callback has the lock already.
         if not self._has_lock:
             self._lock.acquire()
             self._has_lock = True
         self._signals.start(self.model)
+
+    def _warn_of_callbacks(self, callback: BaseCallback) -> None:
+        """Warn of callbacks whose state belongs to the run, but would be lost or be too old."""
+        saved = [id(extra) for extra in self.extras.values()]
+        comes_after = False
+        for one in inner_callbacks(callback):
+            if one is self:
+                comes_after = True
+            elif isinstance(one, Checkpointable) and id(one) not in saved:
+                warnings.warn(
+                    f"checkpoints do not have the state of {type(one).__name__}, so a run that is "
+                    "resumed from them will differ from one without a break: give it in extras, "
+                    f'{{"name": callback}}, to {type(self).__name__}',
+                    stacklevel=2,
+                )
+            elif isinstance(one, Checkpointable) and comes_after:
+                warnings.warn(
+                    f"{type(one).__name__} comes after {type(self).__name__} in the list of "
+                    "callbacks, so checkpoints have its state before the last step: put it before",
+                    stacklevel=2,
+                )
 
     def _on_rollout_start(self) -> None:
         """Write a checkpoint if one is due or a signal waits. Then the signal ends the process."""

@@ -13,9 +13,10 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_manygoals.goals.moved_worlds import check_evaluators, inner_callbacks, marks_of
+from sb3_manygoals.goals.moved_worlds import check_evaluators, marks_of
 from sb3_manygoals.goals.wrapper import copy_vec_env
 from sb3_manygoals.goals.wrapping import as_goal_vec_env, goal_trackers
+from sb3_manygoals.inner_callbacks import inner_callbacks
 from sb3_manygoals.random_streams import Stream, generator
 from sb3_manygoals.validation import check_number, is_held
 

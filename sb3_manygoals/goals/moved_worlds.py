@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -13,6 +12,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_manygoals.goals.wrapping import find_trackers
+from sb3_manygoals.inner_callbacks import inner_callbacks
 
 
 def marks_of(env: VecEnv) -> tuple[Any, ...]:
@@ -74,20 +74,6 @@ def check_evaluators(callback: BaseCallback, training_env: VecEnv, notices: bool
         ours = {id(tracker) for tracker in find_trackers(training_env)}
         if not (notices and theirs & ours):
             refuse_evaluation(one)
-
-
-def inner_callbacks(callback: BaseCallback) -> Iterator[BaseCallback]:
-    """
-    Yield a callback and all callbacks inside of it.
-
-    :param callback: any callback of SB3
-    """
-    yield callback
-    inside = list(getattr(callback, "callbacks", ()))
-    inside += [getattr(callback, name, None) for name in ("callback", "callback_on_new_best")]
-    for one in inside:
-        if isinstance(one, BaseCallback):
-            yield from inner_callbacks(one)
 
 
 def refuse_evaluation(callback: BaseCallback) -> NoReturn:

@@ -376,7 +376,7 @@ class GoalTracker:
             if not is_known:
                 ids = self.goal_buffer.stand_ins(one)
         elif len(self.goal_buffer):
-            ids = self.selector.select(self.goal_buffer, current_ids, self.rng)
+            ids = self._selected(current_ids)
             goal = self.goal_buffer.sample_shown(ids, self.rng)
         else:
             raise ValueError(
@@ -391,6 +391,21 @@ class GoalTracker:
         self.starts.observe(self._numbers_of_starts(rows[was_reset], current_ids[was_reset]))
         self.world_steps[rows[was_reset]] = 0
         self.n_moves += 1
+
+    def _selected(self, current_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the goals that the selector chooses, after a check."""
+        chosen = np.asarray(self.selector.select(self.goal_buffer, current_ids, self.rng))
+        n_known = len(self.goal_buffer)
+        fits = chosen.shape == current_ids.shape and chosen.dtype.kind in "iu"
+        # The ids of goals that are not remembered are hashes.
+        if fits and len(chosen) > 0 and self.goal_buffer.remembers_goals:
+            fits = 0 <= chosen.min() and chosen.max() < n_known
+        if not fits:
+            raise ValueError(
+                f"select() of {type(self.selector).__name__} must return {len(current_ids)} whole "
+                f"numbers in [0, {n_known}), ids of known goals, got {chosen!r}"
+            )
+        return chosen.astype(np.int64, copy=False)
 
     def _numbers_of_starts(
         self, rows: NDArray[np.integer[Any]], goal_ids: NDArray[np.int64]

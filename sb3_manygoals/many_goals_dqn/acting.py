@@ -76,17 +76,7 @@ class ActingMixin(ModelPart):
             single goal is outside of its Box. Also if masks have another shape, or allow no action
         """
         model = self._model
-        advice = (
-            "wrap the environment, GoalBufferWrapper(env, model.goal_buffer, training=False); for "
-            "rewards use model.task_policy()"
-        )
-        goal_obs = check_goal_obs(model.observation_space, observation, advice)
-        if observation is not model._last_obs and not self._is_goal(goal_obs["desired_goal"]):
-            # The caller is not training, so the goal may be any.
-            self._check_desired_goal(goal_obs["desired_goal"])
-            model._warn_of_unknown_goal(goal_obs["desired_goal"])
-        tensors, vectorized = model.policy.obs_to_tensor(goal_obs)
-        assert isinstance(tensors, dict)
+        tensors, vectorized = self._tensors_of(observation)
         n = len(tensors["observation"])
         n_actions = int(model.action_space.n)
         masks = None
@@ -114,6 +104,38 @@ class ActingMixin(ModelPart):
                 )
             actions = greedy if explores is None else np.where(explores, actions, greedy)
         return actions if vectorized else actions[0], state
+
+    def q_values(self, observation: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """
+        Return the network's values of all actions, Q(s, a, g), by which :meth:`predict` chooses
+        greedy actions. They are discounted sums of the goal wrapper's rewards.
+
+        :param observation: dict with "observation" and "desired_goal", one of each or a batch of n
+        :return: shape (n, A), or (A,) for one observation
+        :raises ValueError: if ``observation`` is none that :meth:`predict` takes
+        """
+        tensors, vectorized = self._tensors_of(observation)
+        self._model.policy.set_training_mode(False)
+        with th.no_grad():
+            values = self._action_values(tensors["observation"], tensors["desired_goal"])
+        array: NDArray[np.float32] = values.float().cpu().numpy()
+        return array if vectorized else array[0]
+
+    def _tensors_of(self, observation: Any) -> tuple[dict[str, th.Tensor], bool]:
+        """Return a goal observation, checked, as tensors, and whether it is a batch."""
+        model = self._model
+        advice = (
+            "wrap the environment, GoalBufferWrapper(env, model.goal_buffer, training=False); for "
+            "rewards use model.task_policy()"
+        )
+        goal_obs = check_goal_obs(model.observation_space, observation, advice)
+        if observation is not model._last_obs and not self._is_goal(goal_obs["desired_goal"]):
+            # The caller is not training, so the goal may be any.
+            self._check_desired_goal(goal_obs["desired_goal"])
+            model._warn_of_unknown_goal(goal_obs["desired_goal"])
+        tensors, vectorized = model.policy.obs_to_tensor(goal_obs)
+        assert isinstance(tensors, dict)
+        return tensors, vectorized
 
     @property
     def _acting_network(self) -> UniversalQNetwork:

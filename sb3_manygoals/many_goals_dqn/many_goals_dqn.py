@@ -984,6 +984,7 @@ class ManyGoalsDQN(
             model's own ``batch_size``
         :raises FloatingPointError: if a loss is not finite, and not on a CUDA device, see
             :func:`~sb3_manygoals.errors.check_loss`. The networks are as before this update
+        :raises ValueError: if there is not one loss for each goal
         """
         self._require_env()
         # Switch to train mode (this affects batch norm / dropout)
@@ -1014,6 +1015,11 @@ class ManyGoalsDQN(
 
             # Compute the loss of each goal
             losses = self.targets.losses(batch, target_values)
+            if losses.shape != batch.goal_ids.shape:
+                raise ValueError(
+                    f"losses of {type(self.targets).__name__} must have shape "
+                    f"{tuple(batch.goal_ids.shape)}, one for each goal, got {tuple(losses.shape)}"
+                )
             loss = losses.mean()
             errors.check_loss(loss, self.policy, self._n_updates + 1, self.num_timesteps)
 

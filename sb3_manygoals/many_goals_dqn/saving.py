@@ -221,8 +221,11 @@ class SavingMixin(ModelPart):
             "actions": model.action_space,
         }
         if found != own:
+            advice = ""
+            if found["n_envs"] != own["n_envs"]:
+                advice = ". With another n_envs, load without it: load(path, env), then load_world"
             raise ValueError(
-                f"the replay memory was saved by a model with {found}, this one has {own}"
+                f"the replay memory was saved by a model with {found}, this one has {own}{advice}"
             )
         loaded.device = model.device
         goal_buffer = model._known_goals()

@@ -120,7 +120,7 @@ class Targets(ABC):
     :param context: the parts of the ManyGoalsDQN that targets use
     """
 
-    initial_value: float
+    initial_value: float = 0.0
     """The network's values of all states, actions and goals begin near this number."""
     uses_target_network: ClassVar[bool] = True
     """Whether targets read and update ``policy.q_net_target``. If not, it is None."""
@@ -182,7 +182,7 @@ class Targets(ABC):
 
         :param batch: data of the update
         :param target_values: what :meth:`target_values` returned
-        :return: losses, shape (G,)
+        :return: losses, shape (G,), one for each of ``batch.goal_ids``
         """
 
     def before_updates(self, progress: float) -> None:  # noqa: B027 - need not be overridden

@@ -38,6 +38,23 @@ def transfer_trunk(
     critic (``net_arch``). The layers after the trunk stay. All layers are compared before any is
     copied.
 
+    For pictures of at least 36 pixels on each side, the "CnnPolicy" of A2C and PPO and the
+    :class:`~sb3_manygoals.auxiliary.AuxiliaryActorCriticPolicy` have SB3's ``NatureCNN``. Our
+    "CnnPolicy" has :class:`~sb3_manygoals.networks.PaddedCNN`, which is the same for pictures of
+    84x84 pixels and adds zeros in most other sizes. So build the source with it, too::
+
+        from stable_baselines3.common.torch_layers import NatureCNN
+
+        RewardPredictor("CnnPolicy", env, policy_kwargs={"features_extractor_class": NatureCNN})
+        ManyGoalsDQN(
+            "CnnPolicy",
+            env,
+            policy_kwargs={"features_extractor_class": NatureCNN, "standardize": False},
+        )
+
+    Smaller pictures need ``PaddedCNN`` and ``net_arch=[]`` in both. An AuxiliaryActorCriticPolicy
+    and a RewardPredictor have them by default there.
+
     Functions that a features extractor of your own calls in ``forward``, such as ``F.relu``, are no
     layers. They are not compared.
 
@@ -55,7 +72,8 @@ def transfer_trunk(
         start at 0
     :raises TransferError: if they differ in observations or their scaling, or in the kind, shape or
         activation of a layer, or the target has a recurrent layer where the trunk goes on. The
-        message names the first such layer. Then nothing was changed
+        message names the first such layer and, where it can, what to change. Then nothing was
+        changed
     """
     giver = source.policy if isinstance(source, BaseAlgorithm) else source
     taker = target.policy if isinstance(target, BaseAlgorithm) else target
@@ -96,7 +114,8 @@ def _check_observations(preprocess: Preprocess, taker: ActorCriticPolicy) -> Non
         )
     if preprocess.standardize:
         raise TransferError(
-            "the trunk standardizes observations (standardize=True), the target does not"
+            "the trunk standardizes observations (standardize=True), the target does not. Build the"
+            ' source with policy_kwargs={"standardize": False}, and its other policy_kwargs'
         )
     if preprocess.normalize_images != taker.normalize_images:
         raise TransferError(
@@ -129,7 +148,8 @@ def _paired_layers(trunk: nn.Sequential, taker: ActorCriticPolicy) -> list[tuple
         if taker.share_features_extractor:
             prefix = ""
         name = f"{prefix}features_extractor"
-        extractor = list(_layers(getattr(taker, name), name))
+        their_extractor = getattr(taker, name)
+        extractor = list(_layers(their_extractor, name))
         layers = _layers(getattr(taker.mlp_extractor, tower), f"mlp_extractor.{tower}")
         if len(ours) > len(extractor) and hasattr(taker, "lstm_actor"):
             raise TransferError(
@@ -139,17 +159,29 @@ def _paired_layers(trunk: nn.Sequential, taker: ActorCriticPolicy) -> list[tuple
             )
         theirs = [*extractor, *layers]
         n_compared = max(len(ours), len(extractor))
-        for from_layer, to_layer in zip_longest(ours, theirs[:n_compared]):
+        for n, (from_layer, to_layer) in enumerate(zip_longest(ours, theirs[:n_compared])):
             from_name, from_kind = _described(from_layer)
             to_name, to_kind = _described(to_layer)
             if from_kind != to_kind:
+                remedy = _remedy(trunk[1], their_extractor) if n < len(extractor) else ""
                 raise TransferError(
                     f"layers must be alike, got {from_name}{from_kind} in the source and"
-                    f" {to_name}{to_kind} in the target"
+                    f" {to_name}{to_kind} in the target{remedy}"
                 )
             if from_layer.module.state_dict():
                 pairs[to_layer.name] = (from_layer, to_layer)
     return list(pairs.values())
+
+
+def _remedy(ours: nn.Module, theirs: nn.Module) -> str:
+    """Return what a message says of two features extractors that are not alike."""
+    if type(ours) is type(theirs):
+        return ""
+    return (
+        '. Build the source with policy_kwargs={"features_extractor_class":'
+        f' {type(theirs).__name__}, "net_arch": []}}, as the target has {type(theirs).__name__}'
+        f" and the source {type(ours).__name__}"
+    )
 
 
 def _layers(module: nn.Module, name: str) -> Iterator[_Layer]:

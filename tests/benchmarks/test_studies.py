@@ -217,6 +217,37 @@ def write(root, spec, score, **values):
     Result(spec, {"score": score, "mean_return": score, **values}, 1.0, 1).write(spec.folder(root))
 
 
+def test_rates_are_of_agents_of_the_study_by_their_short_or_long_names(tmp_path):
+    def dry(*options):
+        return command(*options, "--dry-run", "--seeds", "1", "--root", str(tmp_path))
+
+    study = ("mastery-study", "--only", "default", "td", "--steps-per-second")
+    # A rate of an agent that is not run is no mistake.
+    done = dry(*study, "default", "500", "agents-td", "200", "paper", "7")
+    assert "agents-default: 1 runs, 120,000 steps, 500 steps/s, " in done.stdout
+    assert "agents-td: 1 runs, 120,000 steps, 200 steps/s, " in done.stdout
+    assert "no estimate" not in done.stdout
+    for name in ("TD", "agents-TD"):
+        done = dry(*study, name, "200")
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: agents of steps_per_second must be of default, ")
+        assert done.stderr.endswith(f", got {name}")
+    done = dry("games-study", "--games", "Pong", "--steps-per-second", "A2C", "723")
+    known = "a2c, pixel-control, reward-prediction, many-goals, reward-prediction-pretraining, "
+    assert f"must be of {known}many-goals-pretraining, got A2C" in done.stderr
+
+
+def test_a_short_run_gives_a_long_one_its_rate(tmp_path):
+    # Settings of this agent depend on the steps.
+    options = {"seeds": 1, "games": ("Pong",), "only": ("many-goals-pretraining",)}
+    for spec in GamesStudyConfig(steps=2_000, **options).specs():
+        write(tmp_path, spec, 5.0)
+    study = ("games-study", "--games", "Pong", "--only", *options["only"], "--steps", "3000")
+    output = printed(*study, "--seeds", "2", "--dry-run", "--root", str(tmp_path))
+    assert "2 runs, 6,000 steps, 2e+03 steps/s in other runs, of 2,000 steps, " in output
+    assert "done after " in output
+
+
 def test_a_narrower_call_compares_all_that_has_finished(tmp_path):
     options = {"only": ("a2c",), "games": ("asterix", "breakout")}
     for part in ("agents", "search"):

@@ -3,7 +3,7 @@ import sys
 import numpy as np
 import pytest
 
-from gym_twoRooms import TwoRoomsSwitchEnv, play
+from gym_twoRooms import NAMED_LAYOUTS, Layout, TwoRoomsSwitchEnv, play
 from gym_twoRooms.mdp import Action
 from gym_twoRooms.play import PURSUED_COLOUR, REACHED_COLOUR, Game, main
 
@@ -48,6 +48,40 @@ def test_each_key_does_what_it_says(monkeypatch, tmp_path):
     assert run(monkeypatch, frames, arguments) == [0, 0, 1, 1, 2, 2, 3, 3, 4]
 
 
+@pytest.mark.parametrize("driver", ["offscreen", "dummy"])
+def test_without_a_display_it_ends_and_says_what_to_do(monkeypatch, driver):
+    pygame = pytest.importorskip("pygame")
+    original_init = pygame.display.init
+
+    def init():
+        """Choose a driver as SDL does by itself, also on a machine that has a display."""
+        original_init()
+        monkeypatch.delenv("SDL_VIDEODRIVER")
+
+    monkeypatch.setattr(pygame.display, "init", init)
+    monkeypatch.setattr(pygame.display, "get_driver", lambda: driver)
+    with pytest.raises(SystemExit, match=r"there is none: .*screen.*`ssh -X`.*\"ansi\""):
+        run(monkeypatch, [], ["--layout", "small"])
+    assert not pygame.display.get_init()
+
+
+@pytest.mark.filterwarnings("ignore:no fast renderer")
+def test_a_map_is_a_file_or_a_layout_that_a_folder_of_its_name_does_not_hide(monkeypatch, tmp_path):
+    layouts = []
+
+    def make(world, *arguments):
+        layouts.append(world.mdp.layout)
+        return Game(world, *arguments)
+
+    monkeypatch.setattr(play, "Game", make)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small").mkdir()
+    (tmp_path / "locks").write_text("...")
+    for name in ("warehouse", "small", "locks"):
+        run(monkeypatch, [], ["--map", name])
+    assert layouts == [NAMED_LAYOUTS["warehouse"], NAMED_LAYOUTS["small"], Layout.parse("...")]
+
+
 @pytest.mark.filterwarnings("ignore:no fast renderer")
 def test_the_trained_agent_reaches_the_goal_that_is_clicked(monkeypatch, capsys):
     pygame = pytest.importorskip("pygame")
@@ -75,9 +109,11 @@ def test_the_trained_agent_reaches_the_goal_that_is_clicked(monkeypatch, capsys)
 
 def test_what_cannot_be_played_is_refused(capsys, tmp_path, monkeypatch):
     (tmp_path / "bad.txt").write_text("..\n.x")
+    (tmp_path / "maps").mkdir()
     monkeypatch.chdir(tmp_path)
     for arguments, message in (
-        (["--map", "none.txt"], "No such file"),
+        (["--map", "none.txt"], "argument --map: none.txt cannot be read: No such file"),
+        (["--map", "maps"], "argument --map: maps cannot be read: "),
         (["--map", "bad.txt"], "bad.txt: Unknown symbol 'x' at row 1, column 1"),
         (["--cell-size", "0"], "cell_size must be"),
         (["--seed", "-1"], "argument --seed: must be at least 0, got -1"),

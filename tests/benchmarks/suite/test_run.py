@@ -249,6 +249,37 @@ def test_a_dry_run_says_what_it_would_cost_and_does_nothing(tmp_path, capsys):
     SuiteConfig(root, "processes", 2, dry_run=True, steps_per_second=rates).carry_out(todo)
     assert "4 hours of work; done after 3 hours with 2 at a time" in capsys.readouterr().out
     assert not root.exists()
+    with pytest.raises(SuiteError, match="agents of steps_per_second must be of a, b, got A c"):
+        SuiteConfig(root, dry_run=True, steps_per_second=rates | {"A": 1, "c": 1}).carry_out(todo)
+
+
+def test_a_dry_run_takes_rates_of_other_lengths_if_there_are_none_of_its_own(tmp_path, capsys):
+    def finish(seconds, attempts=1, **fields):
+        spec = make(**fields)
+        spec.write(tmp_path)
+        Result(spec, {}, seconds, attempts).write(spec.folder(tmp_path))
+
+    def said(**options):
+        todo = [make(agent=agent, seed=seed, steps=7200) for agent in "ab" for seed in range(2)]
+        SuiteConfig(tmp_path, dry_run=True, **options).carry_out(todo)
+        return capsys.readouterr().out
+
+    # These tell nothing: of another game, of another function, and the last attempt of two.
+    finish(1.0, steps=100, game="other")
+    finish(1.0, steps=100, carry_out="other:walk")
+    finish(1.0, steps=200, attempts=2)
+    assert "no estimate: never measured: a, b" in said()
+    finish(10.0, steps=10, seed=7)
+    finish(490.0, steps=990)
+    finish(50.0, steps=200, agent="b")
+    output = said()
+    assert "a: 2 runs, 14,400 steps, 2 steps/s in other runs, of 10 and 990 steps, 2 h" in output
+    assert "b: 2 runs, 14,400 steps, 4 steps/s in other runs, of 200 steps, 1 hours" in output
+    assert "3 hours of work" in output
+    assert "a: 2 runs, 14,400 steps, 8 steps/s, 0.5 hours" in said(steps_per_second={"a": 8.0})
+    # Runs of the same length count alone.
+    finish(7200.0, steps=7200)
+    assert "a: 1 runs, 7,200 steps, 1 steps/s, 2 hours" in said()
 
 
 @pytest.mark.parametrize(

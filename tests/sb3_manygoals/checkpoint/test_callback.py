@@ -292,6 +292,32 @@ class Log:
         state[self.key]
 
 
+class Counting(BaseCallback):
+    """Counts steps, and has a state that belongs to a run."""
+
+    def _on_step(self):
+        return True
+
+    def get_checkpoint_state(self):
+        return self.n_calls
+
+    def set_checkpoint_state(self, state):
+        self.n_calls = state
+
+
+def test_callbacks_that_are_not_saved_or_come_too_late_are_named(tmp_path):
+    counting = Counting()
+    forgetful = ExactCheckpointCallback(tmp_path / "one")
+    with pytest.warns(UserWarning, match="do not have the state of Counting.*: give it in extras"):
+        build("one environment").learn(20, [counting, forgetful])
+    saving = ExactCheckpointCallback(tmp_path / "two", extras={"counting": counting})
+    with pytest.warns(UserWarning, match="Counting comes after ExactCheckpointCallback in the"):
+        build("one environment").learn(20, [saving, counting])
+    # No warning.
+    saving = ExactCheckpointCallback(tmp_path / "three", extras={"counting": counting})
+    build("one environment").learn(20, [counting, saving])
+
+
 def test_what_does_not_fit_is_one_kind_of_error(tmp_path):
     def both(capacity=100, **extras):
         buffer = GoalBuffer(gym.make(SMALL).observation_space, capacity)

@@ -13,6 +13,7 @@ from sb3_manygoals.goals import (
     UNKNOWN,
     GoalBuffer,
     GoalBufferWrapper,
+    GoalSelector,
     LearningProgressSelector,
     UniformSelector,
 )
@@ -244,3 +245,17 @@ def test_a_model_keeps_its_selector_where_another_one_is_built_in_its_environmen
     first.learn(100, reset_num_timesteps=False)
     assert env.goal_tracker.selector is first.selector
     assert np.isfinite(first.selector.progress(6)).any()
+
+
+@pytest.mark.parametrize(
+    "chosen", [[10**6], [-1], [0.0], [0, 1], 0], ids=["beyond", "unknown", "float", "two", "none"]
+)
+def test_what_a_selector_chooses_is_checked(chosen):
+    class Own(GoalSelector):
+        def select(self, goal_buffer, current_ids, rng):
+            return chosen
+
+    env = GoalBufferWrapper(Corridor(), selector_class=Own)
+    message = r"select\(\) of Own must return 1 whole numbers in \[0, 1\), ids of known goals, got"
+    with pytest.raises(ValueError, match=message):
+        env.reset()

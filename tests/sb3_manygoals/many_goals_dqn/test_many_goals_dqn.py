@@ -23,6 +23,7 @@ from sb3_manygoals import (
 )
 from sb3_manygoals.many_goals_dqn import PAPER, PlannedTargets, TDTargets
 from sb3_manygoals.many_goals_dqn.pacing import update_rhythm
+from sb3_manygoals.many_goals_dqn.targets import Targets, UpdateBatch
 from sb3_manygoals.networks import PaddedCNN, UniversalQNetwork
 from sb3_manygoals.world import ExactStates
 from tests.sb3_manygoals.many_goals_dqn.models import (
@@ -246,3 +247,49 @@ def test_the_recipe_builds_the_papers_agent():
     steps = (0, 250_000, 1_000_000, 3_000_000)
     rates = [model.exploration_schedule(1 - n / 3e6) for n in steps]
     np.testing.assert_allclose(rates, [1.0, 0.775, 0.1, 0.1])
+
+
+def test_values_are_those_by_which_it_acts():
+    model = make_model().learn(100)
+    cells = model.goal_buffer.observations[:3]
+    batch = {"observation": cells, "desired_goal": cells[::-1].copy()}
+    values = model.q_values(batch)
+    assert values.shape == (3, 3)
+    actions, _ = model.predict(batch, deterministic=True)
+    np.testing.assert_array_equal(values.argmax(axis=1), actions)
+    one = model.q_values({key: rows[0] for key, rows in batch.items()})
+    np.testing.assert_allclose(one, values[0], rtol=1e-5)
+    with pytest.raises(ValueError, match="desired_goal"):
+        model.q_values({"observation": cells})
+
+
+class OneLoss(TDTargets):
+    """Has one loss in place of one for each goal."""
+
+    def losses(self, batch, target_values):
+        return super().losses(batch, target_values).mean()
+
+
+def test_targets_need_a_loss_for_each_goal():
+    with pytest.raises(ValueError, match=r"losses of OneLoss must have shape \(16,\), .* got \(\)"):
+        make_model(target_class=OneLoss).learn(100)
+
+
+def test_targets_need_only_what_is_abstract():
+    class Constant(Targets):
+        def sample(self, batch_size, goal_batch_size, rng):
+            samples = self.context.replay_buffer.sample(batch_size)
+            ids = self.context.goal_buffer.sample_ids(goal_batch_size, rng)
+            goals = th.as_tensor(self.context.goal_buffer[ids])
+            return UpdateBatch(samples.observations, goals, th.as_tensor(ids), samples)
+
+        def target_values(self, batch):
+            return th.ones(len(batch.goals))
+
+        def losses(self, batch, target_values):
+            states = batch.observations[:1].expand(len(batch.goals), -1)
+            return (self.context.policy.q_net(states, batch.goals).mean(1) - target_values) ** 2
+
+    model = make_model(target_class=Constant, learning_rate=0.01).learn(2_000)
+    cells = model.goal_buffer.observations[:1]
+    assert model.q_values({"observation": cells, "desired_goal": cells}).mean() > 0.3
