@@ -399,7 +399,7 @@ class GoalTracker:
         fits = chosen.shape == current_ids.shape and chosen.dtype.kind in "iu"
         # The ids of goals that are not remembered are hashes.
         if fits and len(chosen) > 0 and self.goal_buffer.remembers_goals:
-            fits = 0 <= chosen.min() and chosen.max() < n_known
+            fits = chosen.min() >= 0 and chosen.max() < n_known
         if not fits:
             raise ValueError(
                 f"select() of {type(self.selector).__name__} must return {len(current_ids)} whole "

@@ -57,7 +57,6 @@ from sb3_manygoals.many_goals_dqn.circles import Circles
 from sb3_manygoals.many_goals_dqn.clocks import find_clock, find_endless_clock
 from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs
 from sb3_manygoals.many_goals_dqn.pacing import (
-    LONGEST_RHYTHM,
     LateLinearSchedule,
     UpdatePacer,
     update_rhythm,
@@ -727,9 +726,9 @@ class ManyGoalsDQN(
         """
         Collect transitions until the next update, or until training ends if that comes first.
 
-        With few updates for each step, a rollout may be longer than training. A rollout that is
-        cut short has no updates of its own. It goes on in the next training, so that several short
-        trainings have as many updates as a long one.
+        A rollout that training cuts short has no updates of its own. It goes on in the next
+        training, so that several short trainings have as many updates as a long one. With
+        ``train_freq`` or ``gradient_steps``, no rollout is cut short, as in SB3.
 
         :param env: the environments
         :param callback: callback that is called at each step
@@ -771,10 +770,10 @@ class ManyGoalsDQN(
 
     @property
     def _cuts_rollouts(self) -> bool:
-        """Whether rollouts end with training, as they may be far longer."""
+        """Whether rollouts end with training, and not only with the next update."""
         train_freq = cast(TrainFreq, self.train_freq)
         is_step = train_freq.unit == TrainFrequencyUnit.STEP
-        return is_step and not self._rhythm_is_given and train_freq.frequency > LONGEST_RHYTHM
+        return is_step and not self._rhythm_is_given
 
     def _warn_if_nothing_is_learned(self) -> None:
         """Warn if training ends before the first update, or if a loaded model knows nothing."""

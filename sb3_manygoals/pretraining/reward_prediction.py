@@ -140,9 +140,9 @@ class RewardPredictor(OffPolicyAlgorithm):
 
     This is the baseline of section 4 of Veeriah et al. (2018), after Shelhamer et al. (2017): 80
     transitions at each step, a replay memory of 10,000, RMSProp with 7e-4. Afterwards, give the
-    model to :func:`~sb3_manygoals.pretraining.transfer_trunk`. It says which features extractor fits
-    which target: for pictures of other sizes than 84x84, SB3's A2C and PPO mostly need
-    ``policy_kwargs={"features_extractor_class": NatureCNN}`` here.
+    model to :func:`~sb3_manygoals.pretraining.transfer_trunk`. If the target has SB3's "CnnPolicy"
+    and pictures are not 84x84, build the predictor with
+    ``policy_kwargs={"features_extractor_class": NatureCNN}``.
 
     :param policy: "CnnPolicy" for images, "MlpPolicy" for vectors, or a RewardPredictionPolicy
     :param env: environment whose observation is one array, with Discrete actions starting at 0, or

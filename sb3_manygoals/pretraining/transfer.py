@@ -41,7 +41,7 @@ def transfer_trunk(
     For pictures of at least 36 pixels on each side, the "CnnPolicy" of A2C and PPO and the
     :class:`~sb3_manygoals.auxiliary.AuxiliaryActorCriticPolicy` have SB3's ``NatureCNN``. Our
     "CnnPolicy" has :class:`~sb3_manygoals.networks.PaddedCNN`, which is the same for pictures of
-    84x84 pixels and adds zeros in most other sizes. So build the source with it, too::
+    84x84 pixels and adds zeros in most other sizes. So build the source with ``NatureCNN``, too::
 
         from stable_baselines3.common.torch_layers import NatureCNN
 
@@ -52,8 +52,8 @@ def transfer_trunk(
             policy_kwargs={"features_extractor_class": NatureCNN, "standardize": False},
         )
 
-    Smaller pictures need ``PaddedCNN`` and ``net_arch=[]`` in both. An AuxiliaryActorCriticPolicy
-    and a RewardPredictor have them by default there.
+    Or give both ``PaddedCNN`` and ``net_arch=[]``. Smaller pictures need that. For them, an
+    AuxiliaryActorCriticPolicy and a RewardPredictor have both by default.
 
     Functions that a features extractor of your own calls in ``forward``, such as ``F.relu``, are no
     layers. They are not compared.
@@ -115,7 +115,7 @@ def _check_observations(preprocess: Preprocess, taker: ActorCriticPolicy) -> Non
     if preprocess.standardize:
         raise TransferError(
             "the trunk standardizes observations (standardize=True), the target does not. Build the"
-            ' source with policy_kwargs={"standardize": False}, and its other policy_kwargs'
+            ' source with "standardize": False in its policy_kwargs'
         )
     if preprocess.normalize_images != taker.normalize_images:
         raise TransferError(
@@ -178,9 +178,8 @@ def _remedy(ours: nn.Module, theirs: nn.Module) -> str:
     if type(ours) is type(theirs):
         return ""
     return (
-        '. Build the source with policy_kwargs={"features_extractor_class":'
-        f' {type(theirs).__name__}, "net_arch": []}}, as the target has {type(theirs).__name__}'
-        f" and the source {type(ours).__name__}"
+        f'. Build the source with "features_extractor_class": {type(theirs).__name__} and'
+        f' "net_arch": [] in its policy_kwargs. Now its features extractor is {type(ours).__name__}'
     )
 
 

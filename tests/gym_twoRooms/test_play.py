@@ -48,6 +48,7 @@ def test_each_key_does_what_it_says(monkeypatch, tmp_path):
     assert run(monkeypatch, frames, arguments) == [0, 0, 1, 1, 2, 2, 3, 3, 4]
 
 
+@pytest.mark.filterwarnings("ignore:no fast renderer")
 @pytest.mark.parametrize("driver", ["offscreen", "dummy"])
 def test_without_a_display_it_ends_and_says_what_to_do(monkeypatch, driver):
     pygame = pytest.importorskip("pygame")

@@ -511,6 +511,7 @@ def test_few_updates_do_not_make_training_longer():
     model = make_model(make_vec_env(Corridor, 3), updates_per_step=1e-4).learn(100)
     assert model.num_timesteps == 102
     assert model.learn(50, reset_num_timesteps=False).num_timesteps == 153
+    assert ManyGoalsDQN("MlpPolicy", make_vec_env(Corridor, 8)).learn(103).num_timesteps == 104
     # What the user says in SB3's words is done as SB3 does it.
     assert make_model(train_freq=150, gradient_steps=1).learn(100).num_timesteps == 150
 

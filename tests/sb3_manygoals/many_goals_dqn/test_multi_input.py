@@ -417,7 +417,7 @@ def test_parts_that_look_alike_to_the_network_are_named():
         {"clock": spaces.Box(0, np.inf, (1,), np.float64), "place": spaces.Discrete(3)}
     )
     model = multi(world, policy_kwargs={"standardize": False}, learning_starts=40)
-    with pytest.warns(UserWarning, match="goals look .* observations are float64 and int64. Subt"):
+    with pytest.warns(UserWarning, match="goals look .* observations are float64 and int64. If"):
         model.learn(60)
 
 

@@ -51,11 +51,11 @@ def test_updates_are_made_as_train_freq_and_gradient_steps_say(
 
 @pytest.mark.parametrize(
     ("target_class", "expected"),
-    [(PlannedTargets, [25, 50]), (TDTargets, [30, 30, 30, 40, 40, 40])],
+    [(PlannedTargets, [25, 50]), (TDTargets, [30, 30, 30, 40, 40, 40, 50, 50, 50])],
 )
 def test_by_default_targets_say_how_often_there_are_updates(target_class, expected):
     model = make_model(target_class=target_class, updates_per_step=None, updates_as_needed=False)
-    assert steps_of_updates(model, 40) == expected
+    assert steps_of_updates(model, 50) == expected
 
 
 def test_updates_are_as_often_as_those_targets_say_that_were_chosen_later():
