@@ -358,7 +358,7 @@ def test_bad_input_is_refused():
     env.reset()
     for actions, message in (
         (np.array([0, 4]), r"from 0 to 3, got \[0, 4\]"),
-        (np.array([0]), r"2 integers, got int64 of shape \(1,\)"),
+        (np.array([0]), r"one action for each of 2 environments, got array\(\[0\]\)"),
         (np.array([0.0, 1.0]), "2 integers, got float64"),
     ):
         with pytest.raises(ValueError, match=message):

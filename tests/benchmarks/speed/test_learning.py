@@ -11,7 +11,7 @@ from tests.benchmarks.command_line import command, printed
 
 
 def test_training_is_timed_beside_the_world_alone(tmp_path):
-    options = ("--env-id=TwoRoomsSwitchSmall-v0", "--total-steps=1000", "--most-goals=20")
+    options = ("--env-id=TwoRoomsSwitchSmall-v0", "--total-steps=2000", "--most-goals=20")
     printed("speed-learning", *options, "--seeds", "0", "1", f"--output={tmp_path}")
     (folder,) = tmp_path.iterdir()
     rows = pd.read_csv(folder / "learning.csv")
