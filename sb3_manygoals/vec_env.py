@@ -119,7 +119,8 @@ class GymnasiumVecEnv(VecEnv):
         :raises ValueError: if there are fewer or more actions
         """
         # Actions of Dict and Tuple spaces are no arrays.
-        if isinstance(actions, (np.ndarray, list)) and len(actions) != self.num_envs:
+        is_array = isinstance(actions, (np.ndarray, list))
+        if is_array and (np.ndim(actions) == 0 or len(actions) != self.num_envs):
             raise ValueError(
                 f"actions must have one action for each of {self.num_envs} environments, got "
                 f"{actions!r}"

@@ -234,15 +234,16 @@ class ExactCheckpointCallback(BaseCallback):
                 comes_after = True
             elif isinstance(one, Checkpointable) and id(one) not in saved:
                 warnings.warn(
-                    f"checkpoints do not have the state of {type(one).__name__}, so a run that is "
-                    "resumed from them will differ from one without a break: give it in extras, "
-                    f'{{"name": callback}}, to {type(self).__name__}',
+                    f"checkpoints do not have the state of {type(one).__name__}, unless another "
+                    "extra has it, so a run that is resumed from them will differ from one without "
+                    f'a break: give it in extras, {{"name": callback}}, to {type(self).__name__}',
                     stacklevel=2,
                 )
             elif isinstance(one, Checkpointable) and comes_after:
                 warnings.warn(
                     f"{type(one).__name__} comes after {type(self).__name__} in the list of "
-                    "callbacks, so checkpoints have its state before the last step: put it before",
+                    "callbacks, so checkpoints do not have what it does when a rollout starts or "
+                    "training ends: put it before",
                     stacklevel=2,
                 )
 

@@ -250,9 +250,10 @@ class _WatchCallback(BaseCallback):
             unmet = goals.describe_unmet() if goals.has_held_out else None
             if unmet is not None:
                 self.learner._warn_once(unmet, unmet)
-            unachieved = goals.describe_unachieved()
-            if unachieved is not None:
-                self.learner._warn_once(unachieved, unachieved)
+            if "unachieved" not in self.learner._warned:
+                unachieved = goals.describe_unachieved()
+                if unachieved is not None:
+                    self.learner._warn_once("unachieved", unachieved)
         # The local variables that SB3 gives to callbacks refer to all of them, and to the model. In
         # this circle, a model of gigabytes would stay after nothing else refers to it.
         for one in inner_callbacks(self.locals["callback"]):
