@@ -20,6 +20,8 @@ _FEWEST_TRANSITIONS = 200
 _MOST_TRANSITIONS = 20_000
 # So many are looked at together. In most worlds, no number grows in all of the first of them.
 _TRANSITIONS_AT_A_TIME = 200
+# Whether states recur is told from at most so many of the newest observations.
+_MOST_STATES_TO_ASK = 1_000
 
 
 def find_clock(world: WorldModel) -> str | None:
@@ -71,7 +73,6 @@ def find_endless_clock(
         return None
     newest = (memory.pos - n + np.arange(n)) % memory.buffer_size
     n_resets = 0
-    met: list[NDArray[np.int64]] = []
     at_a_time = max(1, _TRANSITIONS_AT_A_TIME // memory.n_envs)
 
     def pairs() -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
@@ -81,13 +82,15 @@ def find_endless_clock(
             seen = before[:, 0]
             is_next = (seen[1:] == after[:-1, 0]).reshape(len(seen) - 1, -1).all(axis=1)
             n_resets += int(np.count_nonzero(~is_next))
-            met.append(states.ids(seen[:-1]))
             yield seen[:-1], seen[1:]
 
     found = _what_goes_on(space, pairs())
-    ids = np.concatenate(met)
-    recurs = len(np.unique(ids[ids != UNKNOWN])) < np.count_nonzero(ids != UNKNOWN)
-    return found if n_resets > 0 and recurs else None
+    if found is None or n_resets == 0:
+        return None
+    # States are asked for only now, because a function of the user's may take long.
+    ids = states.ids(memory.observations_at(newest[-_MOST_STATES_TO_ASK:])[0][:, 0])
+    known = ids[ids != UNKNOWN]
+    return found if len(np.unique(known)) < len(known) else None
 
 
 def _what_goes_on(
