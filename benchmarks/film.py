@@ -35,8 +35,8 @@ CELL_SIZE = 24
 class FilmConfig:
     """Film the exact policy of a map, one goal after another, each shown beside the world."""
 
-    layout: str = "paper"
-    """The name of a layout that comes with the package, or a file with an ASCII map."""
+    map: str = "paper"
+    """The name of a map that comes with the package, or a file with an ASCII map."""
     seed: int = 0
     """Seed of the goals, the start and the world."""
     goals: int = 4
@@ -51,10 +51,11 @@ class FilmConfig:
         Write a GIF of the policy that takes the fewest steps on average. No step is left out.
 
         :return: the GIF
+        :raises LayoutError: if there is no such map
         :raises SettingError: if there are not so many goals, or the output is no GIF
         """
         env = TwoRoomsSwitchEnv(
-            layout_of(self.layout, "layout"), render_mode="rgb_array", cell_size=self.cell_size
+            layout_of(self.map), render_mode="rgb_array", cell_size=self.cell_size
         )
         if self.output.suffix != ".gif":
             raise SettingError(f"output must end in .gif, got {self.output}")

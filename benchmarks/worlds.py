@@ -60,21 +60,18 @@ def building(what: str) -> Iterator[None]:
         raise SettingError(f"{what} cannot be built: {error}") from error
 
 
-def layout_of(name: str, setting: str = "map") -> Layout:
+def layout_of(name: str) -> Layout:
     """
     Return a layout.
 
     :param name: name of a layout that comes with the package, or of a file with an ASCII map
-    :param setting: the setting that gives it, for messages
     :return: the layout
     :raises LayoutError: if there is none of this name, or the file is no valid map
     """
     if name in NAMED_LAYOUTS:
         return NAMED_LAYOUTS[name]
     if not Path(name).is_file():
-        raise LayoutError(
-            f"{setting} must be one of {', '.join(NAMED_LAYOUTS)}, or a file, got {name!r}"
-        )
+        raise LayoutError(f"map must be one of {', '.join(NAMED_LAYOUTS)}, or a file, got {name!r}")
     return Layout.read(name)
 
 

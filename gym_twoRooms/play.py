@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,10 +201,11 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     maps = parser.add_mutually_exclusive_group()
     maps.add_argument(
-        "--layout", choices=NAMED_LAYOUTS, default="paper", help="a map that comes with the package"
-    )
-    maps.add_argument(
-        "--map", metavar="FILE", help="a file with an ASCII map, or a name as --layout takes it"
+        "--map",
+        default="paper",
+        metavar="NAME|FILE",
+        help=f"one of {', '.join(NAMED_LAYOUTS)}, or a file with an ASCII map "
+        "(default: %(default)s)",
     )
     maps.add_argument(
         "--agent",
@@ -228,14 +228,11 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _layout_of(options: argparse.Namespace) -> Layout:
-    """Return the map that the command line asks for. A file goes before a named layout."""
-    if options.map is None:
-        return NAMED_LAYOUTS[options.layout]
-    # A folder may well have the name of a layout. It is no map.
-    if options.map in NAMED_LAYOUTS and not Path(options.map).is_file():
-        return NAMED_LAYOUTS[options.map]
-    return Layout.read(options.map)
+def _layout_of(name: str) -> Layout:
+    """Return the map of a name or a file. A file with the name of a map is read as ./name."""
+    if name in NAMED_LAYOUTS:
+        return NAMED_LAYOUTS[name]
+    return Layout.read(name)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -250,10 +247,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.seed is not None and options.seed < 0:
         parser.error(f"argument --seed: must be at least 0, got {options.seed}")
     try:
-        layout = _layout_of(options)
+        layout = _layout_of(options.map)
         world = TwoRoomsSwitchEnv(layout, cell_size=options.cell_size)
     except OSError as error:
-        parser.error(f"argument --map: {options.map} cannot be read: {error.strerror}")
+        parser.error(
+            f"argument --map: must be one of {', '.join(NAMED_LAYOUTS)}, or a file with a map, got "
+            f"{options.map}, which cannot be read: {error.strerror}"
+        )
     except ValueError as error:
         parser.error(str(error))
     try:

@@ -30,7 +30,7 @@ def test_the_command_films_the_way_from_goal_to_goal(tmp_path):
     gap = 12
     width = 96
     assert "6 goals reached" in printed(
-        "film", "--layout", "small", "--goals", "6", "--output", str(output)
+        "film", "--map", "small", "--goals", "6", "--output", str(output)
     )
     pictures = frames(output)
     worlds, goals = (
@@ -51,9 +51,9 @@ def test_the_command_films_the_way_from_goal_to_goal(tmp_path):
     # Colours are exact.
     things = ("floor", "wall", "slippery", "block", "agent")
     assert {REACHED, *(COLOURS[thing] for thing in things)} <= shown
-    done = command("film", "--layout", "nonsense", "--output", str(tmp_path / "none.gif"))
+    done = command("film", "--map", "nonsense", "--output", str(tmp_path / "none.gif"))
     assert done.returncode == 1
-    assert "layout must be one of paper, small" in done.stderr
+    assert "map must be one of paper, small" in done.stderr
     for number in (0, 221):
         with pytest.raises(ValueError, match=r"goals must be in \[1, 220\]"):
             FilmConfig("small", goals=number, output=tmp_path / "none.gif").run()

@@ -62,12 +62,12 @@ def test_without_a_display_it_ends_and_says_what_to_do(monkeypatch, driver):
     monkeypatch.setattr(pygame.display, "init", init)
     monkeypatch.setattr(pygame.display, "get_driver", lambda: driver)
     with pytest.raises(SystemExit, match=r"there is none: .*screen.*`ssh -X`.*\"ansi\""):
-        run(monkeypatch, [], ["--layout", "small"])
+        run(monkeypatch, [], ["--map", "small"])
     assert not pygame.display.get_init()
 
 
 @pytest.mark.filterwarnings("ignore:no fast renderer")
-def test_a_map_is_a_file_or_a_layout_that_a_folder_of_its_name_does_not_hide(monkeypatch, tmp_path):
+def test_a_map_is_a_file_or_a_name_that_nothing_of_its_name_hides(monkeypatch, tmp_path):
     layouts = []
 
     def make(world, *arguments):
@@ -78,9 +78,11 @@ def test_a_map_is_a_file_or_a_layout_that_a_folder_of_its_name_does_not_hide(mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small").mkdir()
     (tmp_path / "locks").write_text("...")
-    for name in ("warehouse", "small", "locks"):
+    run(monkeypatch, [], [])
+    for name in ("warehouse", "small", "locks", "./locks"):
         run(monkeypatch, [], ["--map", name])
-    assert layouts == [NAMED_LAYOUTS["warehouse"], NAMED_LAYOUTS["small"], Layout.parse("...")]
+    named = [NAMED_LAYOUTS[name] for name in ("paper", "warehouse", "small", "locks")]
+    assert layouts == [*named, Layout.parse("...")]
 
 
 @pytest.mark.filterwarnings("ignore:no fast renderer")
@@ -113,19 +115,22 @@ def test_what_cannot_be_played_is_refused(capsys, tmp_path, monkeypatch):
     (tmp_path / "maps").mkdir()
     monkeypatch.chdir(tmp_path)
     for arguments, message in (
-        (["--map", "none.txt"], "argument --map: none.txt cannot be read: No such file"),
-        (["--map", "maps"], "argument --map: maps cannot be read: "),
+        (
+            ["--map", "none.txt"],
+            "mansion, or a file with a map, got none.txt, which cannot be read: No such file",
+        ),
+        (["--map", "maps"], "a file with a map, got maps, which cannot be read: "),
         (["--map", "bad.txt"], "bad.txt: Unknown symbol 'x' at row 1, column 1"),
         (["--cell-size", "0"], "cell_size must be"),
         (["--seed", "-1"], "argument --seed: must be at least 0, got -1"),
-        (["--agent", "--layout", "small"], "not allowed with argument --agent"),
+        (["--agent", "--map", "small"], "not allowed with argument --agent"),
     ):
         with pytest.raises(SystemExit):
             main(arguments)
         assert message in capsys.readouterr().err
     for missing, arguments in (
         ("sb3_manygoals.pretrained", ["--agent"]),
-        ("pygame", ["--layout", "small"]),
+        ("pygame", ["--map", "small"]),
     ):
         monkeypatch.setitem(sys.modules, missing, None)
         with pytest.raises(SystemExit, match="pip install"):
