@@ -56,9 +56,22 @@ def test_the_programs_print_what_the_page_shows(folder, capsys):
     assert namespace["model"].num_timesteps == 900
 
 
+def commands(name):
+    """Return the arguments of all commands of the page that begin with this name."""
+    lines = re.findall(rf"^PYTHONPATH=/your/folder python -m benchmarks ({name} .*)$", PAGE, re.M)
+    return [shlex.split(line.replace("10000", "300")) for line in lines]
+
+
+def test_the_study_runs_each_learner_with_each_seed(folder):
+    (arguments,) = commands("mastery-study")
+    out = printed(*arguments, "--dry-run")
+    for learner in ("default", "hindsight"):
+        for seed in range(3):
+            assert f"would run agents-{learner}-lamps_Lamps-v0-300-seed{seed}-" in out
+
+
 def test_the_command_measures_a_world_in_the_readers_folder(folder):
-    (line,) = re.findall(r"^PYTHONPATH=/your/folder python -m benchmarks (.*)$", PAGE, flags=re.M)
-    arguments = shlex.split(line.replace("10000", "300"))
+    (arguments,) = commands("mastery")
     shorter = shlex.split("--no-progress-bar --eval-freq 300 --eval-steps 30 --final-episodes 1")
     out = printed(*arguments, *shorter, "--output", "runs")
     assert "200 observations can be reached" in out

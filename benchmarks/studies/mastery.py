@@ -69,8 +69,17 @@ Part = Literal["agents", "map", "held-out", "ablations", "paper", "generalizatio
 
 
 def _part(name: str, world: str, steps: int, agents: dict[str, Options]) -> Study:
-    """Make a part of the study in one world."""
-    return Study("mastery", "mastery", agents, (world,), steps, rows=12, prefix=f"{name}-")
+    """Make a part of the study, by default in one world."""
+    return Study(
+        "mastery",
+        "mastery",
+        agents,
+        (world,),
+        steps,
+        rows=12,
+        prefix=f"{name}-",
+        any_game=True,
+    )
 
 
 PARTS: dict[Part, Study] = {

@@ -19,6 +19,7 @@ from benchmarks.report.runs import read
 from benchmarks.scores import normalized, read_table
 from benchmarks.studies import auxiliary, games, mastery, minatar, tasks
 from benchmarks.studies.games import BetaStudyConfig, GamesStudyConfig
+from benchmarks.studies.mastery import MasteryStudyConfig
 from benchmarks.studies.minatar import MinAtarStudyConfig
 from benchmarks.studies.pretraining import PretrainingStudyConfig
 from benchmarks.studies.study import carry_out, configuration, mean_return, steps_to_half
@@ -133,6 +134,14 @@ def test_games_agents_and_steps_can_be_chosen():
         assert config.steps == steps
         assert config.pretrain_steps == before
         assert config.learning_starts == starts
+    # Each part of the study of mastery takes worlds of the user's.
+    own = MasteryStudyConfig(seeds=2, games=("own:Own-v0",), only=("default",), steps=600)
+    assert [(spec.game, spec.seed) for spec in own.specs()] == [
+        ("own:Own-v0", 0),
+        ("own:Own-v0", 1),
+    ]
+    assert all(own.study.has(spec, 600) for spec in own.specs())
+    assert configuration(own.specs()[0]).env_id == "own:Own-v0"
     # The baseline is not run again for other pre-training.
     scratch, other = (
         set(PretrainingStudyConfig(pretrain_steps=n, steps=1_000, seeds=1).specs())
