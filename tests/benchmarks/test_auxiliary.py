@@ -100,7 +100,7 @@ def test_a_run(world, agent, tmp_path):
     [("two_rooms", "many_goals"), ("minigrid", "reward_prediction"), ("atari", "many_goals")],
 )
 def test_going_on_is_as_if_it_had_not_stopped(world, agent, tmp_path):
-    steps, stop, n_envs = (400, 320, 2) if world == "atari" else (480, 160, 16)
+    steps, stop, n_envs = (300, 220, 2) if world == "atari" else (480, 160, 16)
     config = tiny(
         world,
         agent,

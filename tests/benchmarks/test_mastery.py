@@ -160,7 +160,7 @@ def test_the_tables_agree_with_each_other(folder):
 @pytest.mark.parametrize(
     ("agent", "world", "steps"),
     [
-        *((agent, "FrozenLake8x8-v1", 800) for agent in get_args(Agent)),
+        *((agent, "FrozenLake8x8-v1", 480) for agent in get_args(Agent)),
         *((a, SMALL.id, 480) for a in ("paper", "table")),
     ],
 )

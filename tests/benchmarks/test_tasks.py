@@ -36,20 +36,20 @@ TINY = {
 def test_a_run_measures_its_task_and_goes_on(agent, tmp_path):
     pytest.importorskip("minigrid")
     quick = ["--world", "MiniGrid-Empty-5x5-v0", "--agent", agent, "--agent-kwargs", TINY[agent]]
-    quick += ["--eval-episodes", "2", "--total-steps", "1200", "--eval-freq", "600"]
+    quick += ["--eval-episodes", "2", "--total-steps", "800", "--eval-freq", "400"]
     quick += ["--no-progress-bar", "--output", str(tmp_path)]
     printed("tasks", *quick)
     (folder,) = tmp_path.iterdir()
     rows = rows_of(folder / "curve.csv")
     (summary,) = rows_of(folder / "summary.csv")
     assert set(rows[0]) == set(CURVE)
-    assert [int(row["step"]) for row in rows] == [600, 1200]
+    assert [int(row["step"]) for row in rows] == [400, 800]
     assert (summary["agent"], summary["first_reward"]) == (agent, rows[-1]["first_reward"])
     assert (rows[-1]["planned"] != "") == (agent == "many_goals")
-    printed("tasks", "--resume", str(folder), "--total-steps", "1800")
+    printed("tasks", "--resume", str(folder), "--total-steps", "1200")
     assert rows_of(folder / "curve.csv")[:2] == rows
-    assert [int(row["step"]) for row in rows_of(folder / "curve.csv")] == [600, 1200, 1800]
-    other = ("--world", "MiniGrid-Empty-6x6-v0", "--total-steps", "2400")
+    assert [int(row["step"]) for row in rows_of(folder / "curve.csv")] == [400, 800, 1200]
+    other = ("--world", "MiniGrid-Empty-6x6-v0", "--total-steps", "1600")
     said = command("tasks", "--resume", str(folder), *other)
     assert "world must be MiniGrid-Empty-5x5-v0, as the run in" in said.stderr
 
