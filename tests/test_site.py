@@ -9,7 +9,15 @@ import pytest
 
 from tests import ROOT
 
-INNER = ("auxiliary", "checkpoint", "goals", "many_goals_dqn", "pretraining", "world")
+INNER = (
+    "auxiliary",
+    "checkpoint",
+    "goals",
+    "many_goals_dqn",
+    "networks",
+    "pretraining",
+    "world",
+)
 """Packages within ``sb3_manygoals`` whose public names are imported from there."""
 PACKAGES = ("gym_twoRooms", "sb3_manygoals", *(f"sb3_manygoals.{name}" for name in INNER))
 """All packages with public names."""

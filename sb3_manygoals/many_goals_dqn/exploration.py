@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_manygoals.many_goals_dqn.planning import TransitionModel
+from sb3_manygoals.many_goals_dqn.transition_model import TransitionModel
 from sb3_manygoals.world import WorldModel
 
 _DISCOUNT = 0.99

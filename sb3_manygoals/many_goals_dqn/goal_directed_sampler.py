@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan, TransitionModel
+from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan
+from sb3_manygoals.many_goals_dqn.transition_model import TransitionModel
 
 # The share of random actions, so that states beside the ways are met too.
 _RANDOM_SHARE = 0.15

@@ -16,8 +16,9 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from sb3_manygoals.action_masks import check_action_masks
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.goals.spaces import check_goal_obs, check_numbers
-from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan, TransitionModel
+from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan
 from sb3_manygoals.many_goals_dqn.task_policy import planned_actions, save_policy
+from sb3_manygoals.many_goals_dqn.transition_model import TransitionModel
 from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.packing import as_packed

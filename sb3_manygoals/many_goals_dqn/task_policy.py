@@ -21,7 +21,7 @@ from sb3_manygoals.action_masks import check_action_masks
 from sb3_manygoals.checkpoint.functions import can_be_pickled, identity_of
 from sb3_manygoals.goals import GoalBuffer
 from sb3_manygoals.goals.spaces import check_numbers
-from sb3_manygoals.many_goals_dqn.planning import TransitionModel
+from sb3_manygoals.many_goals_dqn.transition_model import TransitionModel
 from sb3_manygoals.networks import UniversalQNetwork
 from sb3_manygoals.packing import as_packed, unpacked
 from sb3_manygoals.validation import as_held, check_number, writable

@@ -15,7 +15,8 @@ from gym_twoRooms.oracle import transition_matrices
 from sb3_manygoals import GoalBuffer, GymnasiumVecEnv, ManyGoalsDQN
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.many_goals_dqn import planning
-from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan, TransitionModel
+from sb3_manygoals.many_goals_dqn.planning import AllGoalsPlan
+from sb3_manygoals.many_goals_dqn.transition_model import TransitionModel
 from sb3_manygoals.world import WorldModel
 from tests.sb3_manygoals.many_goals_dqn.memories import goals_of, record, shares_of, world_of
 

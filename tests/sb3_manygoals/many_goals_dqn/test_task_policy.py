@@ -17,8 +17,8 @@ from stable_baselines3.common.vec_env import VecTransposeImage
 
 from sb3_manygoals import GoalBuffer
 from sb3_manygoals.many_goals_dqn import PlannedTargets, TaskPolicy, TDTargets
-from sb3_manygoals.many_goals_dqn.planning import TransitionModel
 from sb3_manygoals.many_goals_dqn.task_policy import OutcomeRewards, planned_actions
+from sb3_manygoals.many_goals_dqn.transition_model import TransitionModel
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, reloaded
 from tests.sb3_manygoals.worlds import Corridor, Paid
 
