@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import FloatSchedule, LinearSchedule
 
+from sb3_manygoals.checkpoint.added import note_attributes
 from sb3_manygoals.losses import near_weights, planned_loss
 from sb3_manygoals.many_goals_dqn.exploration import CountBonus
 from sb3_manygoals.many_goals_dqn.goal_directed_sampler import GoalDirectedSampler
@@ -166,6 +167,7 @@ class PlannedTargets(Targets):
         """Whether the world is still discovered, so that nothing is planned. The learner begins."""
         # Observations, and new ones among them, when they were looked at last.
         self._looked_at = (0, 0)
+        note_attributes(self)
 
     def exploring_share(self, progress_remaining: float) -> float:
         """

@@ -15,6 +15,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_manygoals.action_masks import read_action_masks
+from sb3_manygoals.checkpoint.added import note_attributes
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
 from sb3_manygoals.frames import FrameArray
 from sb3_manygoals.goals import GoalBuffer
@@ -162,6 +163,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         """The states that ids refer to. None: observations are stored."""
         self.stores_observations = False
         """Whether observations are stored, not only the ids of states."""
+        note_attributes(self)
 
     def add(  # type: ignore[override]
         self,

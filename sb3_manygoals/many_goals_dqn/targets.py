@@ -11,6 +11,7 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 
+from sb3_manygoals.checkpoint.added import note_attributes
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.losses import (
     near_weights,
@@ -58,7 +59,7 @@ class UpdateBatch(NamedTuple):
     observations: th.Tensor
     """Observations of the states, shape (S, *observation_space.shape)."""
     goals: th.Tensor
-    """Observations of the goals, shape (G, *observation_space.shape)."""
+    """The goals, shape (G, *goal_space.shape). By default, goals are observations."""
     goal_ids: th.Tensor
     """Ids of the goals, -1 for unknown ones, shape (G,)."""
     samples: ManyGoalsSamples | None = None
@@ -131,6 +132,7 @@ class Targets(ABC):
 
     def __init__(self, context: TargetContext) -> None:
         self.context = context
+        note_attributes(self)
 
     @property
     def uses_behavior_goals(self) -> bool:
@@ -246,6 +248,11 @@ class Targets(ABC):
         """
         Return the state of the targets.
 
+        A subclass that does not override this method has the attributes that it adds in
+        checkpoints, too, if they are plain data, arrays, tensors or NumPy's random generators. A
+        warning names those that are something else. A subclass that overrides it and
+        :meth:`set_checkpoint_state` saves what it adds itself.
+
         :return: a dictionary of plain data and arrays. Arrays need not be copies, so write it
             before training goes on
         """
@@ -358,6 +365,7 @@ class TDTargets(Targets):
         # The share of training that is done.
         self._progress = 0.0
         self._fixed_parts = FixedParts()
+        note_attributes(self)
 
     @property
     def uses_behavior_goals(self) -> bool:

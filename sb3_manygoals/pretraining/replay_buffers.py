@@ -9,6 +9,7 @@ from typing import Any
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 
+from sb3_manygoals.checkpoint.added import note_attributes
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
 from sb3_manygoals.frames import FrameArray, FrameStore, frame_bytes
 from sb3_manygoals.goals import GoalBuffer
@@ -37,6 +38,7 @@ class FrameReplayBuffer(ReplayBuffer):
         # These replace SB3's arrays, which have not taken any memory yet.
         self.observations: Any = FrameArray(self.frames, self.buffer_size, self.n_envs)
         self.next_observations: Any = FrameArray(self.frames, self.buffer_size, self.n_envs)
+        note_attributes(self)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """

@@ -32,7 +32,12 @@ from sb3_manygoals.auxiliary import (
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.goals import GoalBufferWrapper, LearningProgressSelector
-from sb3_manygoals.many_goals_dqn import PlannedTargets, TDTargets, planning
+from sb3_manygoals.many_goals_dqn import (
+    ManyGoalsReplayBuffer,
+    PlannedTargets,
+    TDTargets,
+    planning,
+)
 from sb3_manygoals.networks import PaddedCNN
 from tests.sb3_manygoals.auxiliary.story import stories
 from tests.sb3_manygoals.checkpoint.resuming import Stop, assert_the_end_is_the_same
@@ -122,6 +127,11 @@ BUILDS = {
         gym.make(SMALL),
         {**PLANNED, "goal_wrapper_kwargs": {**SHORT, "goal": brightest, "reached": near}},
     ),
+    "own targets, own memory": lambda: (
+        "MlpPolicy",
+        Corridor(),
+        {"target_class": NoisyTargets, "replay_buffer_class": CountingMemory},
+    ),
     "wrapped": lambda: (
         "CnnPolicy",
         GoalBufferWrapper(gym.make(SMALL), max_episode_steps=7),
@@ -170,6 +180,34 @@ class ManyPlans(PlannedTargets):
     """Targets that plan often."""
 
     growth = 1.2
+
+
+class NoisyTargets(TDTargets):
+    """Targets with noise that grows, from a generator of their own."""
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.noise = np.random.default_rng(5)
+        self.scale = th.tensor(1e-3)
+
+    def target_values(self, batch):
+        return super().target_values(batch) + self.scale * self.noise.random()
+
+    def after_update(self):
+        super().after_update()
+        self.scale = self.scale * 1.01
+
+
+class CountingMemory(ManyGoalsReplayBuffer):
+    """A replay memory that counts what was added."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.n_added = 0
+
+    def add(self, *args, **kwargs):
+        super().add(*args, **kwargs)
+        self.n_added += 1
 
 
 def half(progress_remaining):
@@ -301,6 +339,12 @@ def test_the_end_is_the_same(name, tmp_path, monkeypatch):
     )
     for callback in extras.values():
         assert callback.n_updates > 5
+    added = {
+        key: {*part} for key, part in end["learner"].items() if key.startswith("added_to_") and part
+    }
+    # Only subclasses add attributes.
+    expected = {"added_to_targets": {"noise", "scale"}, "added_to_replay_buffer": {"n_added"}}
+    assert added == (expected if name == "own targets, own memory" else {})
     saved = [
         extra["episodes"]["episodes"]
         for extra in end["extras"].values()
