@@ -152,7 +152,8 @@ def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
     except NotEnumerable as error:
         print(
             f"{world.id} cannot be written out: {error}. "
-            "The goals that are measured are those known in the end"
+            "The goals that are measured are those known in the end. They are measured only then, "
+            "so there are no learning curves, and eval_freq and curve_goals have no effect"
         )
         if config.held_out:
             raise SettingError(

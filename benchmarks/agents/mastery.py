@@ -130,8 +130,8 @@ def make(
             own = own | {"policy_kwargs": policy_kwargs}
         own = merged(own, {"goal_wrapper_kwargs": pursuit} if pursuit else {})
         env = world.make() if n_envs == 1 else world.make_many(n_envs, config.seed)
-        policy = "CnnPolicy" if world.is_seen else "MlpPolicy"
         own = merged(own, given)
+        policy = own.pop("policy", "CnnPolicy" if world.is_seen else "MlpPolicy")
         if config.agent == "heads":
             return heads.HeadsDQN(policy, env, seed=config.seed, device=device, **own), False
         return ManyGoalsDQN(policy, env, seed=config.seed, device=device, **own), False

@@ -46,7 +46,11 @@ def _section(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
     done = runs[runs["status"] == "finished"]
     curves = reader.gather(reader.settled(runs), "mastery.csv")
     finals = _with_columns(
-        reader.gather(done, "summary.csv"), *tables.MEASURES, "ceiling", "training_seconds"
+        reader.gather(done, "summary.csv"),
+        *tables.MEASURES,
+        "known",
+        "ceiling",
+        "training_seconds",
     )
     goals = _with_columns(
         reader.gather(done, "goals.csv"), "state", "held_out", "updates", "greedy_reached"

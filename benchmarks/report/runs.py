@@ -29,13 +29,13 @@ def read(folders: Iterable[Path]) -> pd.DataFrame:
     """
     Read all runs and suites in or below some folders.
 
-    Single runs of one agent are told apart by their settings.
+    Runs of one agent are told apart by their settings.
 
     The columns are :data:`KEY` ("study" is empty for single runs), "status" ("finished",
     "unfinished", "not begun"), "step" of the newest measurement, "attempts", "training_seconds",
     "wall_seconds" of the last attempt, "score", "group" (of runs of mastery that can be compared),
-    "path" of the run's folder, "own" folder with its files, "settings", and "record" of
-    ``config.json``.
+    "path" of the run's folder, "own" folder with its files, "asked", the settings in the spec of a
+    run of a suite, "settings", and "record" of ``config.json``.
 
     :param folders: the folders
     :return: a row a run
@@ -58,7 +58,7 @@ def read(folders: Iterable[Path]) -> pd.DataFrame:
             "runs must have at least one folder with spec.json, or config.json and measurements, "
             "got none"
         )
-    columns = [*KEY, "status", *NUMBERS, "group", "path", "own", "settings", "record"]
+    columns = [*KEY, "status", *NUMBERS, "group", "path", "own", "asked", "settings", "record"]
     runs = pd.DataFrame(rows).reindex(columns=columns)
     runs = runs.astype(dict.fromkeys(NUMBERS, float)).astype({"group": object})
     _tell_apart(runs)
@@ -145,6 +145,7 @@ def _of_suite(folder: Path) -> dict[str, Any]:
         "game": spec.game,
         "seed": spec.seed,
         "steps": spec.steps,
+        "asked": dict(spec.settings),
     }
     row |= {
         "path": folder,
@@ -216,12 +217,16 @@ def _measured(own: Path) -> dict[str, Any]:
 
 
 def _tell_apart(runs: pd.DataFrame) -> None:
-    """Append the settings in which single runs of one agent differ to its name."""
-    singles = runs[runs["study"] == ""]
-    for _, alike in singles.groupby(["group", "agent", "game", "steps"], dropna=False):
+    """
+    Append the settings in which runs of one agent differ to its name.
+
+    Of runs of a suite, these are settings in their specs.
+    """
+    same = ["study", "group", "agent", "game", "steps"]
+    for (study, *_), alike in runs.groupby(same, dropna=False):
         texts = [
             {key: str(value) for key, value in each.items() if key not in INCIDENTAL}
-            for each in alike["settings"]
+            for each in alike["asked" if study else "settings"]
         ]
         settings = pd.DataFrame(texts, index=alike.index)
         for row, values in settings.loc[:, settings.nunique() > 1].iterrows():

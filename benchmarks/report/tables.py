@@ -95,10 +95,10 @@ def mastery(
     """
     Sum up comparable runs of mastery, a row an agent.
 
-    The columns are means of finished runs with Student t intervals over seeds; how many goals were
-    reached greedily from every start with every seed ("always") and from none ("never"); the median
-    step at which each of :data:`LEVELS` was first measured (infinity: it was not); and what the
-    paper has of the same agent.
+    The columns are the mean number of goals that finished runs know; means of these runs with
+    Student t intervals over seeds; how many goals were reached greedily from every start with every
+    seed ("always") and from none ("never"); the median step at which each of :data:`LEVELS` was
+    first measured (infinity: it was not); and what the paper has of the same agent.
 
     :param runs: runs as :func:`benchmarks.report.runs.read` returns them
     :param curves: the rows of ``mastery.csv`` of these runs
@@ -116,6 +116,7 @@ def mastery(
         final = finals[finals["agent"] == agent]
         curve = curves[curves["agent"] == agent]
         row: dict[str, Any] = {"agent": agent, "runs": len(alike), "finished": len(final)}
+        row["known"] = final["known"].mean()
         for name in MEASURES:
             values = final[name].dropna()
             row[name] = values.mean()

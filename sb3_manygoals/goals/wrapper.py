@@ -21,7 +21,7 @@ from sb3_manygoals.action_masks import own_action_mask
 from sb3_manygoals.checkpoint.tree import plain_part
 from sb3_manygoals.goals.achievement import GoalFunction, Reached
 from sb3_manygoals.goals.buffer import GoalBuffer
-from sb3_manygoals.goals.selection import GoalSelector
+from sb3_manygoals.goals.selection import GoalSelector, UniformSelector
 from sb3_manygoals.goals.sources import (
     CallEnv,
     EnvReached,
@@ -110,7 +110,8 @@ class GoalBufferWrapper(
     :param goal_buffer: the known goals, which environments may share. None: a new goal buffer
     :param selector_class: rule that chooses goals, a subclass of
         :class:`~sb3_manygoals.goals.GoalSelector`. None:
-        :class:`~sb3_manygoals.goals.UniformSelector`
+        :class:`~sb3_manygoals.goals.UniformSelector`. Where the environment sets the goals, no
+        other one can be given
     :param selector_kwargs: arguments of the selector's constructor
     :param max_episode_steps: steps after which a goal episode is truncated, the paper's T. None:
         50, or no limit but the environment's own where that sets the goals
@@ -178,7 +179,7 @@ class GoalBufferWrapper(
         )
         super().__init__(env)
         self._source = ObservationSource(env.observation_space)
-        self._env_sets_goals = env_sets_goals(goals_from, self._source)
+        self._env_sets_goals = _pursues_own_goals(goals_from, self._source, selector_class)
         settings["goal_buffer"] = _goal_buffer(
             self._source, goal_buffer, kinds, caller_of(env), training
         )
@@ -394,7 +395,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :param goal_buffer: the known goals. None: a new goal buffer
     :param selector_class: rule that chooses goals, a subclass of
         :class:`~sb3_manygoals.goals.GoalSelector`. None:
-        :class:`~sb3_manygoals.goals.UniformSelector`
+        :class:`~sb3_manygoals.goals.UniformSelector`. Where the environment sets the goals, no
+        other one can be given
     :param selector_kwargs: arguments of the selector's constructor
     :param max_episode_steps: steps after which a goal episode is truncated, the paper's T. None:
         50, or no limit but the environment's own where that sets the goals
@@ -464,7 +466,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             "goal_list": goal_list,
         }
         self._source = ObservationSource(venv.observation_space)
-        self._env_sets_goals = env_sets_goals(goals_from, self._source)
+        self._env_sets_goals = _pursues_own_goals(goals_from, self._source, selector_class)
         if self._env_sets_goals and was_auto and reset_worlds is False:
             warnings.warn(
                 "the environments set the goals, but a single one cannot be reset in a "
@@ -794,6 +796,19 @@ def _bind(
     # An environment to evaluate in may be closed while the training goes on.
     if given.achievement.asks_env and (is_training or not given.achievement.is_bound):
         given.achievement.ask(EnvReached(source.observation_space["achieved_goal"], call_env))
+
+
+def _pursues_own_goals(
+    goals_from: GoalsFrom, source: ObservationSource, selector_class: type[GoalSelector] | None
+) -> bool:
+    """Return whether environments set their goals. A ValueError if a selector would be ignored."""
+    sets_goals = env_sets_goals(goals_from, source)
+    if sets_goals and selector_class not in (None, UniformSelector):
+        raise ValueError(
+            f"selector_class {selector_class!r} given, but the environment sets the goals: pass "
+            'goals_from="achieved" to pursue goals that were achieved before'
+        )
+    return sets_goals
 
 
 def _episode_settings(

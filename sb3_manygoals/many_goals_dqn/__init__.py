@@ -10,13 +10,18 @@ from sb3_manygoals.many_goals_dqn.policies import (
     MultiInputPolicy,
 )
 from sb3_manygoals.many_goals_dqn.recorded import NoEnv, Transitions
-from sb3_manygoals.many_goals_dqn.replay_buffer import ManyGoalsReplayBuffer, ManyGoalsSamples
+from sb3_manygoals.many_goals_dqn.replay_buffer import (
+    OWN_GOAL,
+    ManyGoalsReplayBuffer,
+    ManyGoalsSamples,
+)
 from sb3_manygoals.many_goals_dqn.replay_goals import ReplayGoals
 from sb3_manygoals.many_goals_dqn.settings import PAPER
 from sb3_manygoals.many_goals_dqn.targets import TargetContext, Targets, TDTargets, UpdateBatch
 from sb3_manygoals.many_goals_dqn.task_policy import TaskPolicy
 
 __all__ = [
+    "OWN_GOAL",
     "PAPER",
     "CnnPolicy",
     "GoalPolicy",

@@ -1130,12 +1130,21 @@ class ManyGoalsDQN(
         if self.world is None or "clock" in self._warned:
             return
         clock = find_clock(self.world)
-        if clock is not None:
+        if clock is None:
+            return
+        assert self.goal_buffer is not None
+        found = f"{clock} went on in every transition, as a clock does. So no state recurs within "
+        if self.goal_buffer.goals_are_observations:
             self._warn_once(
                 "clock",
-                f"{clock} went on in every transition, as a clock does. So no state recurs within "
-                "an episode, and a goal is a place at one time. If it is a clock, leave it out, "
-                'goal_wrapper_kwargs={"state_key": ...} or a wrapper that removes it',
+                f"{found}an episode, and a goal is a place at one time. If it is a clock, leave it "
+                'out, goal_wrapper_kwargs={"state_key": ...} or a wrapper that removes it',
+            )
+        else:
+            self._warn_once(
+                "clock",
+                f"{found}an episode, and the network gets numbers that it has hardly seen. If it "
+                "is a clock, remove it by a wrapper",
             )
 
     def _warn_of_endless_clock(self) -> None:

@@ -119,6 +119,7 @@ class SavingMixin(ModelPart):
             path,
             {
                 "world_format": _WORLD_FORMAT,
+                "given": np.array(_given(model.goal_buffer), dtype=np.str_),
                 **model.goal_buffer.arrays(),
                 **model.world.get_checkpoint_state(),
             },
@@ -131,8 +132,9 @@ class SavingMixin(ModelPart):
 
         :param path: of the file. The ending ``.npz`` may be left out
         :raises TypeError: if the goals are in the replay memory
-        :raises ValueError: if it is no such file, or of a model with other observations or another
-            number of actions. Then nothing has changed
+        :raises ValueError: if it is no such file, or of a model with other observations, another
+            number of actions, or another choice of ``state_key``, ``goal`` and ``reached``. Then
+            nothing has changed
         :raises MemoryError: if so many goals do not fit into the memory that is available
         :raises OSError: if the file cannot be read
         """
@@ -152,6 +154,17 @@ class SavingMixin(ModelPart):
             raise ValueError(
                 f"{path} is damaged: visit_counts must be of shape {(len(states), n_actions)}, "
                 f"(states, actions), got {arrays['visit_counts'].shape}"
+            )
+        # Files of earlier versions do not say what was given.
+        saved = arrays["given"].tolist() if "given" in arrays else _given(known)
+        if saved != _given(known):
+            there, here = (
+                " and ".join(names) or "none of state_key, goal and reached"
+                for names in (saved, _given(known))
+            )
+            raise ValueError(
+                f"{path} is of a model with {there}, this one has {here}: they say what its "
+                "states and goals are"
             )
         capacity = max(int(arrays["capacity"]), known.capacity)
         # A new goal buffer, because another model may use the one that there is.
@@ -501,3 +514,13 @@ class SavingMixin(ModelPart):
     def _excluded_save_params(self) -> list[str]:
         """Return the names of attributes that are not saved with a model."""
         return [*super()._excluded_save_params(), *self._NOT_SAVED]
+
+
+def _given(goal_buffer: GoalBuffer) -> list[str]:
+    """Return which of the arguments that say what states and goals are were given."""
+    names = {
+        "state_key": goal_buffer.state_key,
+        "goal": goal_buffer.achievement.goal,
+        "reached": goal_buffer.achievement.reached,
+    }
+    return [name for name, value in names.items() if value is not None]

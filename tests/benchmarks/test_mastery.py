@@ -28,6 +28,7 @@ from sb3_manygoals import (
     TDTargets,
     evaluation,
 )
+from sb3_manygoals.many_goals_dqn import MlpPolicy
 from tests import ROOT
 from tests.benchmarks.command_line import command, printed, rows_of
 from tests.benchmarks.report.page_numbers import text_of
@@ -308,6 +309,8 @@ def test_the_default_is_the_learners_own_and_the_paper_its_recipe():
 
 def test_a_string_with_a_colon_is_a_string(monkeypatch):
     assert build(agent_kwargs='{"device": "cpu:0"}').device == th.device("cpu:0")
+    own = '{"policy": {"class": "sb3_manygoals.many_goals_dqn:MlpPolicy"}}'
+    assert type(build(agent_kwargs=own).policy) is MlpPolicy
     imported = []
     monkeypatch.setattr(importlib, "import_module", imported.append)
     text = '{"device": "cuda:0", "tensorboard_log": "C:logs", "list": ["a:b", {"c": "d:e"}]}'

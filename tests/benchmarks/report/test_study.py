@@ -363,6 +363,27 @@ def test_runs_none_of_which_has_finished(tmp_path):
     assert "Learning curves" not in page.read_text()
 
 
+def test_where_each_run_knows_goals_of_its_own_the_page_says_how_many(tmp_path):
+    for agent, seeds in (("default", (0, 1)), ("hindsight", (0, 1))):
+        for seed in seeds:
+            run = make_run(
+                tmp_path / "runs" / f"{agent}{seed}",
+                seed,
+                goals={**share(0.5), "state": [""] * N},
+                agent=agent,
+                env_id="CartPole-v1",
+            )
+            (run / "mastery.csv").unlink()
+            summary = pd.read_csv(run / "summary.csv").drop(columns="reachable")
+            summary["known"] = 20 if agent == "default" else 5
+            summary.to_csv(run / "summary.csv", index=False)
+    page = text_of(reported(tmp_path / "runs"))
+    assert "Each run is measured by goals that it knows itself" in page
+    rows = rows_of(tmp_path / "page-data" / "mastery1-table.csv")
+    assert [(row["agent"], row["known"]) for row in rows] == [("default", "20"), ("hindsight", "5")]
+    assert "goals known" in page
+
+
 def test_a_run_that_has_just_begun_cuts_no_finished_run_short(tmp_path):
     """The study is looked at while its next seeds begin."""
     curve = [(100, 1.0), (1000, 5.0)]

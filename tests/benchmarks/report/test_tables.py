@@ -9,6 +9,7 @@ import pytest
 from benchmarks.report import figures, tables
 from benchmarks.report import runs as reader
 from benchmarks.scores import interquartile_mean, interval
+from benchmarks.suite import Result, Spec
 
 SMALL = "TwoRoomsSwitchSmall-v0"
 N = 220
@@ -296,3 +297,17 @@ def test_curves_against_hours_meet_at_hours_that_all_seeds_have():
         speed = 0.5 if seed == 2 else 1.0
         assert run["value"].to_numpy() == pytest.approx(run["step"].to_numpy() * speed)
     assert tables.bands(found)["seeds"].unique().tolist() == [3, 1]
+
+
+def test_runs_of_a_suite_are_told_apart_by_their_specs(tmp_path):
+    """Two settings of one agent are not two seeds of it."""
+    for seed, temperature in enumerate((0.5, 5.0)):
+        settings = {"agent_kwargs": {"target_kwargs": {"temperature": temperature}}}
+        spec = Spec("benchmarks.studies.mastery:carry_out", "mine", SMALL, seed, 300, settings)
+        spec.write(tmp_path)
+        make_run(spec.folder(tmp_path) / "mine" / "run", seed, goals=share(seed), agent="mine")
+        Result(spec, {"greedy": seed}, 1.0, 1).write(spec.folder(tmp_path))
+    agents = reader.read([tmp_path])["agent"].tolist()
+    assert [name.partition(", agent_kwargs=")[0] for name in agents] == ["mine", "mine"]
+    assert "0.5" in agents[0]
+    assert "5.0" in agents[1]

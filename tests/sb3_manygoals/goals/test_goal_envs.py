@@ -13,7 +13,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor
 
 from sb3_manygoals import GoalBufferWrapper, VecGoalBufferWrapper
-from sb3_manygoals.goals import GoalBuffer
+from sb3_manygoals.goals import GoalBuffer, LearningProgressSelector, UniformSelector
 from sb3_manygoals.goals.sources import EnvReached, ObservationSource, caller_of
 from sb3_manygoals.packing import PackedSpace
 from tests.sb3_manygoals.goal_worlds import (
@@ -258,6 +258,16 @@ def test_whose_goals_are_pursued(vector):
 def test_bad_choices_of_goals_are_refused():
     with pytest.raises(ValueError, match="goals_from must be one of 'auto', 'env', 'achieved', g"):
         GoalBufferWrapper(Sparse(), goals_from="Env")
+    learns = {"selector_class": LearningProgressSelector}
+    for wrap in (
+        lambda **kwargs: GoalBufferWrapper(Sparse(), **kwargs),
+        lambda **kwargs: VecGoalBufferWrapper(DummyVecEnv([Sparse]), **kwargs),
+    ):
+        with pytest.raises(ValueError, match=r'the environment sets the goals: .*"achieved"'):
+            wrap(**learns)
+        tracker = wrap(**learns, goals_from="achieved").goal_tracker
+        assert isinstance(tracker.selector, LearningProgressSelector)
+        assert wrap(selector_class=UniformSelector).goal_tracker.env_sets_goals
     for make in (Room, lambda: gym.make("CartPole-v1")):
         with pytest.raises(ValueError, match=r'goals_from="env" needs a GoalEnv, .* got '):
             GoalBufferWrapper(make(), goals_from="env")

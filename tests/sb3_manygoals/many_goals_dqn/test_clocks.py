@@ -126,6 +126,15 @@ def test_a_clock_in_recorded_transitions_is_a_warning():
         model.learn_from(told, 5)
 
 
+def test_where_goals_leave_the_clock_out_the_warning_says_nothing_of_goals():
+    goals = {"goal": lambda seen: seen[:1], "reached": 0.5}
+    with pytest.warns(UserWarning, match="number 1 .* went on .*hardly seen.*remove it") as said:
+        make_model(Timed(), goal_wrapper_kwargs=goals).learn(600)
+    clock = [str(one.message) for one in said if "went on" in str(one.message)]
+    assert len(clock) == 1
+    assert "place at one time" not in clock[0]
+
+
 def test_states_by_a_key_are_not_looked_at():
     states = KeyedStates(PLACES, 1_000, lambda place: place[:2])
     assert find_clock(model_of(walk(300, 0.25), states)) is None

@@ -435,6 +435,26 @@ def test_a_task_may_reward_goals(learned, kind, planned):
         model.task_policy(np.ones(17))
 
 
+@pytest.mark.parametrize(
+    ("saved", "other", "message"),
+    [
+        ("keys", None, "is of a model with state_key, this one has none of state_key, goal and"),
+        ("keys", "keys and pairs", "with state_key, this one has state_key and goal"),
+        ("pairs", "keys", "with goal, this one has state_key"),
+        ("cells at a distance", "pairs", "with goal and reached, this one has goal"),
+    ],
+)
+def test_what_is_known_of_other_states_or_goals_is_refused(saved, other, message, tmp_path):
+    model_of(saved).learn(60).save_world(tmp_path / "world")
+    model_of(saved).load_world(tmp_path / "world")
+    model = make_model(Dusty()) if other is None else model_of(other)
+    model.learn(60)
+    n_known = len(model.goal_buffer)
+    with pytest.raises(ValueError, match=message):
+        model.load_world(tmp_path / "world")
+    assert len(model.goal_buffer) == n_known
+
+
 def test_a_planned_task_knows_all_states_of_a_rewarded_goal(learned):
     """The other states of the rewarded pair are as good as the first one that was met."""
     model = learned("keys and pairs")
