@@ -103,7 +103,10 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         if wrappers_moved or self._marks not in (None, marks_of(env)):
             self._last_obs = None
         self._marks = None
-        if not all(tracker.training for tracker in goal_trackers(env)):
+        trackers = goal_trackers(env)
+        for tracker in trackers:
+            tracker.has_learned = True
+        if not all(tracker.training for tracker in trackers):
             self._warn_once(
                 "training",
                 "the goal wrapper of the environment has training=False, so nothing that is met "

@@ -219,10 +219,12 @@ class EnvReached:
     Whether achievements reach goals, as a GoalEnv says: by ``compute_reward``, if it has two values
     and one of them is that of each goal for itself, or by ``compute_terminated``.
 
-    It finds out which by random goals and, in spaces of floats, by points near them. It also finds
-    out whether a batch of pairs gives what single pairs give.
-    If not, pairs are asked for one by one, with a warning. It is not saved with its environment: a
-    saved one is bound again by the goal wrapper of the next environment.
+    It finds out which by random goals and, in spaces of floats, by points near them. If the
+    environment raises an error for them, it is reset, because some environments know what is a
+    success only after a reset. An environment in another process is always reset before, because an
+    error would end the process. It also finds out whether a batch of pairs gives what single pairs
+    give. If not, pairs are asked for one by one, with a warning. It is not saved with its
+    environment: a saved one is bound again by the goal wrapper of the next environment.
 
     :param goal_space: space of achieved and desired goals
     :param call_env: calls a method of the environment
@@ -240,6 +242,9 @@ class EnvReached:
         left = np.repeat(goals, len(goals), axis=0)
         right = np.tile(goals, (len(goals), *[1] * (goals.ndim - 1)))
         is_same = np.eye(len(goals), dtype=np.bool_).ravel()
+        is_elsewhere = isinstance(call_env, _WorkerCaller)
+        if is_elsewhere or self._tried("compute_reward", left[:1], right[:1])[1] is not None:
+            call_env("reset")
         self.method, self.success_value = self._find_method(left, right, is_same)
         self._is_batched = self._agrees_in_batches(left, right)
 
@@ -412,25 +417,65 @@ def caller_of(env: gym.Env[Any, Any] | VecEnv) -> CallEnv:
 
     :param env: an environment, or a VecEnv, whose first environment answers
     """
+    if not isinstance(env, VecEnv):
+        return _Caller(env)
+    if isinstance(env.unwrapped, SubprocVecEnv):
+        return _WorkerCaller(env)
+    return _VecCaller(env)
 
-    def call(name: str, *args: Any) -> Any:
-        if not isinstance(env, VecEnv):
-            if not env.has_wrapper_attr(name):
-                raise _NoMethodError(name)
-            return env.get_wrapper_attr(name)(*args)
-        # An error would end the process of an environment of a SubprocVecEnv.
-        if isinstance(env.unwrapped, SubprocVecEnv) and not env.has_attr(name):
+
+class _Caller:
+    """
+    Calls methods of an environment.
+
+    :param env: the environment
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        self.env = env
+
+    def __call__(self, name: str, *args: Any) -> Any:
+        if not self.env.has_wrapper_attr(name):
             raise _NoMethodError(name)
+        return self.env.get_wrapper_attr(name)(*args)
+
+
+class _VecCaller:
+    """
+    Calls methods of the first environment of a VecEnv.
+
+    :param env: the VecEnv
+    """
+
+    def __init__(self, env: VecEnv) -> None:
+        self.env = env
+
+    def __call__(self, name: str, *args: Any) -> Any:
         try:
-            with workers(env):
-                return env.env_method(name, *args, indices=[0])[0]
+            return self.env.env_method(name, *args, indices=[0])[0]
         except AttributeError as error:
             # The method itself may have raised it.
-            if env.has_attr(name):
+            if self.env.has_attr(name):
                 raise
             raise _NoMethodError(name) from error
 
-    return call
+
+class _WorkerCaller:
+    """
+    Calls methods of the first environment of a SubprocVecEnv, in its process.
+
+    :param env: the SubprocVecEnv, wrapped or not
+    """
+
+    def __init__(self, env: VecEnv) -> None:
+        self.env = env
+
+    def __call__(self, name: str, *args: Any) -> Any:
+        # An error would end the process.
+        if not self.env.has_attr(name):
+            raise _NoMethodError(name)
+        with workers(self.env):
+            return self.env.env_method(name, *args, indices=[0])[0]
 
 
 class _NoMethodError(AttributeError):

@@ -32,6 +32,9 @@ _BROAD_SHARE = 0.1
 _MORE_THAN_ONE = 1.5
 # With narrow starts, a world is reset after so many goal episodes of full length.
 _EPISODES_TO_RESET = 20
+# So many goal episodes that begin at their goal, one after the other in each environment, are a
+# reason to warn.
+_EPISODES_AT_GOAL = 10
 # A world that shows no observation that may be a goal is given up after so many random steps.
 _MOST_RANDOM_STEPS = 1_000
 
@@ -190,6 +193,11 @@ class GoalTracker:
         # Whether there are goals in pursuit.
         self._has_begun = False
         self._warned_of_unknown_goal = False
+        self.has_learned = False
+        """Whether a learner of this package has learned here. It says so."""
+        # How many goal episodes, the newest ones, began at their goals.
+        self._n_begun_at_goal = 0
+        self._warned_of_only_goal = False
 
     def make_selector(self) -> GoalSelector:
         """
@@ -378,6 +386,7 @@ class GoalTracker:
         elif len(self.goal_buffer):
             ids = self._selected(current_ids)
             goal = self.goal_buffer.sample_shown(ids, self.rng)
+            self._warn_of_only_goal(len(rows) if (ids == current_ids).all() else 0)
         else:
             raise ValueError(
                 "the goal buffer is empty: no observation that may be a goal has been met yet"
@@ -391,6 +400,24 @@ class GoalTracker:
         self.starts.observe(self._numbers_of_starts(rows[was_reset], current_ids[was_reset]))
         self.world_steps[rows[was_reset]] = 0
         self.n_moves += 1
+
+    def _warn_of_only_goal(self, n_reached: int) -> None:
+        """
+        Warn once if many goal episodes in a row begin at their goal.
+
+        :param n_reached: how many episodes begin now, all at their goals. 0: one does not
+        """
+        self._n_begun_at_goal = self._n_begun_at_goal + n_reached if n_reached else 0
+        is_odd = self._n_begun_at_goal >= _EPISODES_AT_GOAL * self.n_envs and self.training
+        if is_odd and not self.has_learned and not self._warned_of_only_goal:
+            self._warned_of_only_goal = True
+            warnings.warn(
+                f"{self._n_begun_at_goal} goal episodes in a row began at their goal, because the "
+                "goal wrapper knows no other one. If this is an evaluation, its scores mean "
+                "nothing: give the wrapper the goals of training, "
+                "GoalBufferWrapper(env, goal_buffer, training=False)",
+                stacklevel=2,
+            )
 
     def _selected(self, current_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the goals that the selector chooses, after a check."""

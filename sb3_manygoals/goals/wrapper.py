@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from typing import Any, NamedTuple
 
@@ -107,7 +108,8 @@ class GoalBufferWrapper(
 
     :param env: an environment whose observation is one array, a Dict of arrays, or that of a
         GoalEnv
-    :param goal_buffer: the known goals, which environments may share. None: a new goal buffer
+    :param goal_buffer: the known goals, which environments may share. None: a new goal buffer. To
+        evaluate, give that of training: in a new one, the only goals are those met since
     :param selector_class: rule that chooses goals, a subclass of
         :class:`~sb3_manygoals.goals.GoalSelector`. None:
         :class:`~sb3_manygoals.goals.UniformSelector`. Where the environment sets the goals, no
@@ -197,10 +199,7 @@ class GoalBufferWrapper(
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        reached = self.goal_buffer.achievement.reached
-        if isinstance(reached, EnvReached) and not reached.is_bound:
-            # It was pickled without its environment, which is here.
-            reached.bind(caller_of(self.env))
+        _bind_again(self.goal_buffer, self.env)
 
     @property
     def goal_buffer(self) -> GoalBuffer:
@@ -392,7 +391,8 @@ class VecGoalBufferWrapper(VecEnvWrapper):
     :param venv: vectorized environment whose observation is one array, a Dict of arrays, or that of
         a GoalEnv. Where environments are reset, a Monitor around one must allow early resets, as it
         does by default
-    :param goal_buffer: the known goals. None: a new goal buffer
+    :param goal_buffer: the known goals. None: a new goal buffer. To evaluate, give that of
+        training: in a new one, the only goals are those met since
     :param selector_class: rule that chooses goals, a subclass of
         :class:`~sb3_manygoals.goals.GoalSelector`. None:
         :class:`~sb3_manygoals.goals.UniformSelector`. Where the environment sets the goals, no
@@ -705,6 +705,15 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             return [answer for _ in self._get_indices(indices)]
         return self.venv.env_method(method_name, *method_args, indices=indices, **method_kwargs)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Members of a class cannot be pickled. SB3 keeps them here.
+        return {name: value for name, value in vars(self).items() if name != "class_attributes"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.class_attributes = dict(inspect.getmembers(type(self)))
+        _bind_again(self.goal_buffer, self.venv)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> VecEnv:
         return copy_vec_env(self, memo)
 
@@ -809,6 +818,13 @@ def _pursues_own_goals(
             'goals_from="achieved" to pursue goals that were achieved before'
         )
     return sets_goals
+
+
+def _bind_again(goal_buffer: GoalBuffer, env: gym.Env[Any, Any] | VecEnv) -> None:
+    """Let an environment say which goals are reached, if it was pickled apart from the goals."""
+    reached = goal_buffer.achievement.reached
+    if isinstance(reached, EnvReached) and not reached.is_bound:
+        reached.bind(caller_of(env))
 
 
 def _episode_settings(

@@ -129,13 +129,35 @@ class ActingMixin(ModelPart):
             "rewards use model.task_policy()"
         )
         goal_obs = check_goal_obs(model.observation_space, observation, advice)
-        if observation is not model._last_obs and not self._is_goal(goal_obs["desired_goal"]):
+        if observation is not model._last_obs:
             # The caller is not training, so the goal may be any.
-            self._check_desired_goal(goal_obs["desired_goal"])
-            model._warn_of_unknown_goal(goal_obs["desired_goal"])
+            self._warn_of_goals_met_anew()
+            if not self._is_goal(goal_obs["desired_goal"]):
+                self._check_desired_goal(goal_obs["desired_goal"])
+                model._warn_of_unknown_goal(goal_obs["desired_goal"])
         tensors, vectorized = model.policy.obs_to_tensor(goal_obs)
         assert isinstance(tensors, dict)
         return tensors, vectorized
+
+    def _warn_of_goals_met_anew(self) -> None:
+        """
+        Warn once if the model was loaded without its goals, and its environment is used all the
+        same. The goals there are those met since, and an agent that never moves knows only one.
+        """
+        model = self._model
+        if model._is_learning or model.env is None or model.num_timesteps == 0:
+            return
+        if model.goals_in_replay or model.world is None or model.world.n_counted > 0:
+            return
+        if model.replay_buffer.size() > 0:
+            return
+        if any(one.n_moves > 0 and not one.env_sets_goals for one in model._trackers):
+            model._warn_once(
+                "met anew",
+                "the model was loaded without the goals that it knew, so its environment pursues "
+                "those that it has met since. Scores in it mean nothing: load_all or load_world "
+                "brings the goals back",
+            )
 
     @property
     def _acting_network(self) -> UniversalQNetwork:

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 
 import gymnasium as gym
 import numpy as np
@@ -161,3 +162,18 @@ def test_a_copy_that_is_refused_leaves_environments_in_other_processes_as_they_a
     gc.collect()
     model.learn(20, reset_num_timesteps=False)
     model.get_env().close()
+
+
+@pytest.mark.parametrize("make", [make_model, lambda env: TabularAllGoals("TablePolicy", env)])
+def test_a_learner_in_a_vec_env_can_be_pickled(make):
+    world = NumberedCorridor if make is not make_model else Corridor
+    model = make(make_vec_env(world, 2))
+    model.learn(20)
+    again = pickle.loads(pickle.dumps(model))
+    assert again.num_timesteps == model.num_timesteps
+    assert len(again.goal_buffer) == len(model.goal_buffer)
+    before = len(model.goal_buffer)
+    again.learn(200)
+    assert len(again.goal_buffer) == 6
+    assert len(model.goal_buffer) == before
+    assert again.get_env().get_attr("spec") == [None, None]

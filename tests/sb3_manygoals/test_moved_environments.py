@@ -21,6 +21,7 @@ from sb3_manygoals import (
     GoalBufferWrapper,
     GymnasiumVecEnv,
     ManyGoalsCallback,
+    ManyGoalsDQN,
     MasteryCallback,
     RewardPredictor,
     TabularAllGoals,
@@ -31,6 +32,7 @@ from tests.sb3_manygoals.many_goals_dqn.models import make_model, td_model
 from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
 
 LENGTH = 30
+RIGHT, STAY = 1, 2
 
 
 def world():
@@ -189,6 +191,48 @@ def test_an_evaluation_whose_goal_wrapper_knows_no_goals_is_a_warning(kind):
     evaluation = CallbackList([EveryNTimesteps(30, one) if kind == "nested" else one])
     with pytest.warns(UserWarning, match="knows no goals, so its episodes would succeed at once"):
         model.learn(10, evaluation)
+
+
+def test_an_evaluation_by_another_learner_whose_goal_wrapper_knows_no_goals_is_a_warning():
+    """An agent that stays where it is would look perfect."""
+
+    class Stays:
+        def predict(self, seen, **kwargs):
+            return np.full(len(seen["observation"]), STAY), None
+
+    with pytest.warns(UserWarning, match="10 goal episodes in a row began at their goal") as said:
+        evaluate_policy(Stays(), Monitor(GoalBufferWrapper(Corridor(start=0))), 30)
+    assert len(said) == 1
+    goals = GoalBuffer(Corridor().observation_space)
+    goals.add(np.eye(6, dtype=np.uint8))
+    worlds = GoalBufferWrapper(Corridor(start=0), goals, training=False)
+    assert evaluate_policy(Stays(), Monitor(worlds), 10)[0] < -1.0
+
+
+def test_one_step_that_leads_on_ends_the_row_of_episodes_at_their_goal():
+    env = GoalBufferWrapper(Corridor(start=0))
+    env.reset()
+    for _ in range(3):
+        for _ in range(8):
+            assert env.step(STAY)[2]
+            env.reset()
+        env.step(RIGHT)
+        env.reset()
+        env.goal_tracker.goal_buffer = GoalBuffer(env.goal_buffer.observation_space)
+        env.reset()
+
+
+def test_goals_that_a_loaded_model_lacks_are_a_warning(tmp_path):
+    model = make_model(Corridor()).learn(200)
+    model.save_all(tmp_path)
+    whole = ManyGoalsDQN.load_all(tmp_path, Corridor())
+    assert evaluate_policy(whole, whole.get_env(), 10)[0] < 0.0
+    alone = ManyGoalsDQN.load(tmp_path / "model.zip", Corridor())
+    worlds = GoalBufferWrapper(Corridor(), whole.goal_buffer, training=False)
+    # Elsewhere it may pursue any goals.
+    evaluate_policy(alone, Monitor(worlds), 1)
+    with pytest.warns(UserWarning, match="was loaded without the goals that it knew.* load_all"):
+        evaluate_policy(alone, alone.get_env(), 1)
 
 
 @pytest.mark.parametrize(

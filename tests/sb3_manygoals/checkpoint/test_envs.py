@@ -134,6 +134,7 @@ def test_what_the_first_did_not_have_goes_and_rows_go_to_the_file_of_the_new_mon
     assert len((tmp_path / "again.monitor.csv").read_text().splitlines()) == 3
 
 
+@pytest.mark.filterwarnings("ignore:10 goal episodes in a row began at their goal")
 @pytest.mark.parametrize("vector", [False, True])
 def test_what_cannot_be_saved_of_infos_is_left_out_with_a_warning(vector):
     class Odd(Corridor):

@@ -217,7 +217,30 @@ def subprocesses(make):
     return SubprocVecEnv([make] * 2, start_method="fork")
 
 
-@pytest.mark.parametrize("world", [Sparse, Terminates])
+class Late(Sparse):
+    """A track that knows only after a reset what is near."""
+
+    def reset(self, **kwargs):
+        self.is_near = near
+        return super().reset(**kwargs)
+
+    def compute_reward(self, achieved, desired, info):
+        return self.is_near(achieved, desired).astype(np.float32) - 1.0
+
+
+def test_an_environment_that_must_be_reset_first_is_reset():
+    for env in (GoalBufferWrapper(Late()), VecGoalBufferWrapper(DummyVecEnv([Late]))):
+        places = np.array([[1.0], [1.5]])
+        achievement = env.goal_buffer.achievement
+        assert achievement.reached(places, np.ones((2, 1))).tolist() == [True, False]
+    # Others are left as they are.
+    world = Sparse()
+    world.reset(seed=0, options={"cell": 3})
+    GoalBufferWrapper(world)
+    assert world.cell == 3
+
+
+@pytest.mark.parametrize("world", [Sparse, Terminates, Late])
 def test_environments_in_other_processes_are_asked(world):
     """Without the look whether there is a method, the missing one would end the process."""
     env = VecGoalBufferWrapper(subprocesses(world))
