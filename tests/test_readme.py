@@ -9,7 +9,8 @@ SHORTER = {
     "README.md": {"model.learn(5e5)": "model.learn(60)"},
     "docs/checkpoints.md": {"2_000": "200"},
     "docs/guide.md": {
-        f"learn({n}": "learn(200" for n in ("50_000", "60_000", "30_000", "10_000", "2_000")
+        f"learn({n}": "learn(200"
+        for n in ("50_000", "60_000", "30_000", "10_000", "4_000", "2_000")
     }
     | {
         "learn(20_000": "learn(600",
@@ -20,6 +21,7 @@ SHORTER = {
         "mdp, 200)": "mdp, 20)",
         "episodes_per_goal=10": "max_steps=20",
         '"Assault", 16': '"Assault", 4',
+        'SuiteConfig(Path("runs/mine"))': 'SuiteConfig(Path("runs/mine"), dry_run=True)',
     },
     "docs/scale_out.md": {
         ', "ben": "benchmarks.charging:Charging-v0"': "",
