@@ -222,13 +222,18 @@ def _tell_apart(runs: pd.DataFrame) -> None:
 
     Of runs of a suite, these are settings in their specs.
     """
-    same = ["study", "group", "agent", "game", "steps"]
+    # A run of a suite that has not begun is in no group, but its spec says what it will be.
+    group = runs["group"].where(runs["study"] == "", None)
+    same = ["study", "agent", "game", "steps", group]
     for (study, *_), alike in runs.groupby(same, dropna=False):
         texts = [
             {key: str(value) for key, value in each.items() if key not in INCIDENTAL}
             for each in alike["asked" if study else "settings"]
         ]
         settings = pd.DataFrame(texts, index=alike.index)
+        if study:
+            # What a spec does not say has its default.
+            settings = settings.fillna("default")
         for row, values in settings.loc[:, settings.nunique() > 1].iterrows():
             # A run that lacks a setting is older than the setting: that is no difference.
             said = [f"{key}={value}" for key, value in values.dropna().items()]

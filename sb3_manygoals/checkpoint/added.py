@@ -7,10 +7,30 @@ import warnings
 from collections.abc import Collection
 from typing import Any
 
-from sb3_manygoals.checkpoint.tree import CheckpointError, check_tree
+import numpy as np
+import torch as th
+
+from sb3_manygoals.checkpoint.tree import CheckpointError, attributes, check_tree, set_attributes
 
 _PACKAGE = __name__.partition(".")[0]
-_WITHOUT_STATE = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+_WITHOUT_STATE = (
+    type,
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    th.device,
+    th.dtype,
+    np.dtype,
+)
+
+
+def begin_attributes(owner: Any) -> None:
+    """
+    Note the attributes that a subclass has set before the first constructor of this package began.
+
+    :param owner: the object that is constructed
+    """
+    owner._names_added_early = frozenset(vars(owner))
 
 
 def note_attributes(owner: Any) -> None:
@@ -19,16 +39,18 @@ def note_attributes(owner: Any) -> None:
 
     :param owner: an object of which a constructor of this package has just set all attributes
     """
-    owner._names_of_package = frozenset({*vars(owner), "_names_of_package"})
+    early: frozenset[str] = getattr(owner, "_names_added_early", frozenset())
+    owner._names_of_package = frozenset({*vars(owner), "_names_of_package"}) - early
 
 
 def added_attributes(owner: Any, elsewhere: Collection[Any] = ()) -> dict[str, Any]:
     """
     Return the attributes that a subclass of the user's has added, unless it saves its state by a
-    ``get_checkpoint_state`` of its own. A warning names each one that cannot be saved.
+    ``get_checkpoint_state`` of its own. A warning names each one that cannot be saved. Functions,
+    methods and classes are left out: they have no state.
 
     :param owner: an object of which :func:`note_attributes` was told
-    :param elsewhere: objects that others save and restore. They are left out
+    :param elsewhere: objects that others save and restore. They, and lists of them, are left out
     :return: the attributes by name. The values are the object's own
     """
     kind = type(owner)
@@ -39,7 +61,10 @@ def added_attributes(owner: Any, elsewhere: Collection[Any] = ()) -> dict[str, A
     others = {id(one) for one in elsewhere}
     found = {}
     for name, value in vars(owner).items():
-        if name in names or id(value) in others or isinstance(value, _WITHOUT_STATE):
+        parts = value if isinstance(value, (list, tuple)) and value else [value]
+        if name in names or isinstance(value, _WITHOUT_STATE):
+            continue
+        if all(id(part) in others for part in parts):
             continue
         try:
             check_tree(value, f"the attribute {name} of {kind.__name__}")
@@ -52,3 +77,31 @@ def added_attributes(owner: Any, elsewhere: Collection[Any] = ()) -> dict[str, A
             continue
         found[name] = value
     return found
+
+
+def restore_added(owner: Any, saved: dict[str, Any]) -> None:
+    """
+    Restore what :func:`added_attributes` returned.
+
+    Tensors stay where they are: an optimizer may have them. Those of another shape are replaced.
+
+    :param owner: an object of the same class
+    :param saved: the attributes, with tensors on the CPU
+    """
+    own = attributes(owner)
+    set_attributes(owner, {name: _placed(value, own.get(name)) for name, value in saved.items()})
+
+
+def _placed(saved: Any, own: Any) -> Any:
+    """Return a saved value. Tensors in it are written into those that there are, if they fit."""
+    if isinstance(saved, th.Tensor) and isinstance(own, th.Tensor):
+        if saved.shape == own.shape and saved.dtype == own.dtype:
+            with th.no_grad():
+                return own.copy_(saved)
+        return saved.to(own.device)
+    if isinstance(saved, dict) and isinstance(own, dict):
+        for key, value in saved.items():
+            saved[key] = _placed(value, own.get(key))
+    if isinstance(saved, list) and isinstance(own, list):
+        saved[: len(own)] = [_placed(one, other) for one, other in zip(saved, own, strict=False)]
+    return saved

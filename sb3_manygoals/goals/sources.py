@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
@@ -18,6 +19,8 @@ from sb3_manygoals.packing import PackedSpace, packed_parts
 from sb3_manygoals.validation import is_held
 
 _GOAL_ENV_KEYS = ("observation", "achieved_goal", "desired_goal")
+# The methods of a GoalEnv that may say which goals are reached.
+_METHODS = ("compute_reward", "compute_terminated")
 # So many random goals are compared with each other to learn how a GoalEnv says success.
 _GOALS_TO_TRY = 6
 # Points that lie at these shares of the way from one random goal to the next are compared, too.
@@ -222,9 +225,10 @@ class EnvReached:
     It finds out which by random goals and, in spaces of floats, by points near them. If the
     environment raises an error for them, it is reset, because some environments know what is a
     success only after a reset. An environment in another process is always reset before, because an
-    error would end the process. It also finds out whether a batch of pairs gives what single pairs
-    give. If not, pairs are asked for one by one, with a warning. It is not saved with its
-    environment: a saved one is bound again by the goal wrapper of the next environment.
+    error would end the process. If a Monitor allows no early resets, nothing is reset. It also
+    finds out whether a batch of pairs gives what single pairs give. If not, pairs are asked for one
+    by one, with a warning. It is not saved with its environment: a saved one is bound again by the
+    goal wrapper of the next environment.
 
     :param goal_space: space of achieved and desired goals
     :param call_env: calls a method of the environment
@@ -242,9 +246,11 @@ class EnvReached:
         left = np.repeat(goals, len(goals), axis=0)
         right = np.tile(goals, (len(goals), *[1] * (goals.ndim - 1)))
         is_same = np.eye(len(goals), dtype=np.bool_).ravel()
-        is_elsewhere = isinstance(call_env, _WorkerCaller)
-        if is_elsewhere or self._tried("compute_reward", left[:1], right[:1])[1] is not None:
-            call_env("reset")
+        if isinstance(call_env, _EnvCaller) and call_env.may_be_reset:
+            methods = () if isinstance(call_env, _WorkerCaller) else _METHODS
+            errors = [self._tried(name, left[:1], right[:1])[1] for name in methods]
+            if not methods or any(error is not None for error in errors):
+                call_env("reset")
         self.method, self.success_value = self._find_method(left, right, is_same)
         self._is_batched = self._agrees_in_batches(left, right)
 
@@ -424,7 +430,27 @@ def caller_of(env: gym.Env[Any, Any] | VecEnv) -> CallEnv:
     return _VecCaller(env)
 
 
-class _Caller:
+class _EnvCaller(ABC):
+    """Calls methods of an environment."""
+
+    @abstractmethod
+    def __call__(self, name: str, *args: Any) -> Any:
+        """
+        Call a method.
+
+        :param name: of the method
+        :param args: its arguments
+        :return: what it returns
+        :raises _NoMethodError: if there is no such method
+        """
+
+    @property
+    @abstractmethod
+    def may_be_reset(self) -> bool:
+        """Whether a reset does no harm. To some Monitors, a second one is an error."""
+
+
+class _Caller(_EnvCaller):
     """
     Calls methods of an environment.
 
@@ -439,8 +465,13 @@ class _Caller:
             raise _NoMethodError(name)
         return self.env.get_wrapper_attr(name)(*args)
 
+    @property
+    def may_be_reset(self) -> bool:
+        name = "allow_early_resets"
+        return not self.env.has_wrapper_attr(name) or bool(self.env.get_wrapper_attr(name))
 
-class _VecCaller:
+
+class _VecCaller(_EnvCaller):
     """
     Calls methods of the first environment of a VecEnv.
 
@@ -459,16 +490,18 @@ class _VecCaller:
                 raise
             raise _NoMethodError(name) from error
 
+    @property
+    def may_be_reset(self) -> bool:
+        name = "allow_early_resets"
+        return not self.env.has_attr(name) or bool(self.env.get_attr(name, [0])[0])
 
-class _WorkerCaller:
+
+class _WorkerCaller(_VecCaller):
     """
     Calls methods of the first environment of a SubprocVecEnv, in its process.
 
     :param env: the SubprocVecEnv, wrapped or not
     """
-
-    def __init__(self, env: VecEnv) -> None:
-        self.env = env
 
     def __call__(self, name: str, *args: Any) -> Any:
         # An error would end the process.

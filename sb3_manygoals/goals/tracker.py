@@ -130,6 +130,15 @@ class GoalTracker:
     :raises ValueError: if ``goal_buffer`` is for another space, or another argument is out of range
     """
 
+    # These are also those of a tracker that an earlier version pickled.
+    has_learned = False
+    """Whether a learner of this package has learned here. It says so."""
+    began_without_goals = False
+    """Whether no goal was known when the first one was chosen."""
+    # How many goal episodes, the newest ones, began at the only known goal.
+    _n_begun_at_goal = 0
+    _warned_of_only_goal = False
+
     def __init__(
         self,
         observation_space: spaces.Space[Any],
@@ -193,11 +202,6 @@ class GoalTracker:
         # Whether there are goals in pursuit.
         self._has_begun = False
         self._warned_of_unknown_goal = False
-        self.has_learned = False
-        """Whether a learner of this package has learned here. It says so."""
-        # How many goal episodes, the newest ones, began at their goals.
-        self._n_begun_at_goal = 0
-        self._warned_of_only_goal = False
 
     def make_selector(self) -> GoalSelector:
         """
@@ -337,6 +341,8 @@ class GoalTracker:
         :raises ValueError: if no goal is found
         """
         n_known = len(self.goal_buffer)
+        if not self._has_begun:
+            self.began_without_goals = n_known == 0 and any(goal is None for goal in goals)
         state_ids, goal_ids = self.look_up(observations)
         n_moves = 0
         while self.training and len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
@@ -386,7 +392,7 @@ class GoalTracker:
         elif len(self.goal_buffer):
             ids = self._selected(current_ids)
             goal = self.goal_buffer.sample_shown(ids, self.rng)
-            self._warn_of_only_goal(len(rows) if (ids == current_ids).all() else 0)
+            self._warn_of_only_goal(rows, ids, current_ids)
         else:
             raise ValueError(
                 "the goal buffer is empty: no observation that may be a goal has been met yet"
@@ -401,14 +407,25 @@ class GoalTracker:
         self.world_steps[rows[was_reset]] = 0
         self.n_moves += 1
 
-    def _warn_of_only_goal(self, n_reached: int) -> None:
+    def _warn_of_only_goal(
+        self,
+        rows: NDArray[np.integer[Any]],
+        ids: NDArray[np.int64],
+        current_ids: NDArray[np.int64],
+    ) -> None:
         """
-        Warn once if many goal episodes in a row begin at their goal.
+        Warn once if many goal episodes in a row begin at the only goal that is known.
 
-        :param n_reached: how many episodes begin now, all at their goals. 0: one does not
+        :param rows: the environments in which an episode begins, shape ``(n,)``
+        :param ids: its goals, shape ``(n,)``
+        :param current_ids: the goals that the environments show now, shape ``(n,)``
         """
-        self._n_begun_at_goal = self._n_begun_at_goal + n_reached if n_reached else 0
-        is_odd = self._n_begun_at_goal >= _EPISODES_AT_GOAL * self.n_envs and self.training
+        if not self.training or len(self.goal_buffer) > 1 or (ids != current_ids).any():
+            self._n_begun_at_goal = 0
+            return
+        # Resets alone are no episodes.
+        self._n_begun_at_goal += int(np.count_nonzero(self.steps[rows]))
+        is_odd = self._n_begun_at_goal >= _EPISODES_AT_GOAL * self.n_envs
         if is_odd and not self.has_learned and not self._warned_of_only_goal:
             self._warned_of_only_goal = True
             warnings.warn(
@@ -416,7 +433,7 @@ class GoalTracker:
                 "goal wrapper knows no other one. If this is an evaluation, its scores mean "
                 "nothing: give the wrapper the goals of training, "
                 "GoalBufferWrapper(env, goal_buffer, training=False)",
-                stacklevel=2,
+                stacklevel=6,
             )
 
     def _selected(self, current_ids: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -131,7 +131,7 @@ class ActingMixin(ModelPart):
         goal_obs = check_goal_obs(model.observation_space, observation, advice)
         if observation is not model._last_obs:
             # The caller is not training, so the goal may be any.
-            self._warn_of_goals_met_anew()
+            self._warn_of_goals_met_anew(observation)
             if not self._is_goal(goal_obs["desired_goal"]):
                 self._check_desired_goal(goal_obs["desired_goal"])
                 model._warn_of_unknown_goal(goal_obs["desired_goal"])
@@ -139,19 +139,28 @@ class ActingMixin(ModelPart):
         assert isinstance(tensors, dict)
         return tensors, vectorized
 
-    def _warn_of_goals_met_anew(self) -> None:
+    def _warn_of_goals_met_anew(self, goal_obs: dict[str, NDArray[Any]]) -> None:
         """
-        Warn once if the model was loaded without its goals, and its environment is used all the
+        Warn once if the model was loaded without its goals, and acts in its environment all the
         same. The goals there are those met since, and an agent that never moves knows only one.
+
+        :param goal_obs: what the caller shows. Of other environments, nothing is said
         """
         model = self._model
         if model._is_learning or model.env is None or model.num_timesteps == 0:
             return
         if model.goals_in_replay or model.world is None or model.world.n_counted > 0:
             return
-        if model.replay_buffer.size() > 0:
+        trackers = [one for one in model._trackers if not one.env_sets_goals]
+        if model.replay_buffer.size() > 0 or not any(one.began_without_goals for one in trackers):
             return
-        if any(one.n_moves > 0 and not one.env_sets_goals for one in model._trackers):
+        if all(
+            np.array_equal(
+                goal_obs[f"{name}_goal"],
+                np.concatenate([getattr(one, f"{name}_goals") for one in trackers]),
+            )
+            for name in ("achieved", "desired")
+        ):
             model._warn_once(
                 "met anew",
                 "the model was loaded without the goals that it knew, so its environment pursues "

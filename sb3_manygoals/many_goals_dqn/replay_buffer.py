@@ -15,7 +15,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_manygoals.action_masks import read_action_masks
-from sb3_manygoals.checkpoint.added import note_attributes
+from sb3_manygoals.checkpoint.added import begin_attributes, note_attributes
 from sb3_manygoals.checkpoint.tree import CheckpointError, check_same
 from sb3_manygoals.frames import FrameArray
 from sb3_manygoals.goals import GoalBuffer
@@ -124,6 +124,7 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
         action_masks: bool = False,
         wide_goal_ids: bool = False,
     ) -> None:
+        begin_attributes(self)
         space = observation_space["observation"]
         # SB3 makes arrays of one step. Those that are needed follow.
         super().__init__(n_envs, space, action_space, device, n_envs, optimize_memory_usage)

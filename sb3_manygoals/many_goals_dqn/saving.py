@@ -16,10 +16,10 @@ import torch as th
 from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.type_aliases import GymEnv
 
-from sb3_manygoals.checkpoint.added import added_attributes
+from sb3_manygoals.checkpoint.added import added_attributes, restore_added
 from sb3_manygoals.checkpoint.functions import UnsavedFunction, can_be_pickled
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
-from sb3_manygoals.checkpoint.tree import CheckpointError, set_attributes
+from sb3_manygoals.checkpoint.tree import CheckpointError
 from sb3_manygoals.goals.buffer import KINDS_OF_GOALS, GoalBuffer
 from sb3_manygoals.goals.files import read_npz, write_npz
 from sb3_manygoals.many_goals_dqn.circles import Circles
@@ -441,15 +441,13 @@ class SavingMixin(ModelPart):
             "goal_buffer": model.goal_buffer.get_checkpoint_state(),
             "world": model.world.get_checkpoint_state(),
             "replay_buffer": model.replay_buffer.get_checkpoint_state(),
-            "added_to_replay_buffer": added_attributes(model.replay_buffer, [model.goal_buffer]),
+            "added_to_replay_buffer": added_attributes(model.replay_buffer, self._saved_parts),
             "target_choice": model._target_choice.get_checkpoint_state(),
             "pacer": model._pacer.get_checkpoint_state(),
             "paced_timesteps": model._paced_timesteps,
             "target_class": type(model.targets).__name__,
             "targets": model.targets.get_checkpoint_state(),
-            "added_to_targets": added_attributes(
-                model.targets, [*vars(model.targets.context).values(), *model.policy.modules()]
-            ),
+            "added_to_targets": added_attributes(model.targets, self._saved_parts),
             "circles": model._circles.get_checkpoint_state(),
             "attributes": {name: getattr(model, name) for name in self._IN_CHECKPOINTS},
         }
@@ -491,25 +489,28 @@ class SavingMixin(ModelPart):
         model._target_choice.set_checkpoint_state(state["target_choice"])
         model._pacer.set_checkpoint_state(state["pacer"])
         model._paced_timesteps = state["paced_timesteps"]
-        set_attributes(model, self._on_device(state["attributes"]))
+        for name, value in state["attributes"].items():
+            setattr(model, name, value.to(model.device) if isinstance(value, th.Tensor) else value)
         model.targets.set_checkpoint_state(state["targets"])
         # Checkpoints of earlier versions do not have these, nor circles.
-        for owner, added in (
-            (model.targets, "added_to_targets"),
-            (model.replay_buffer, "added_to_replay_buffer"),
-        ):
-            set_attributes(owner, self._on_device(state.get(added, {})))
+        restore_added(model.targets, state.get("added_to_targets", {}))
+        restore_added(model.replay_buffer, state.get("added_to_replay_buffer", {}))
         model._circles = Circles(model.n_envs)
         if "circles" in state:
             model._circles.set_checkpoint_state(state["circles"])
 
-    def _on_device(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return attributes of a checkpoint. Tensors are moved to the model's device."""
-        device = self._model.device
-        return {
-            name: value.to(device) if isinstance(value, th.Tensor) else value
-            for name, value in values.items()
-        }
+    @property
+    def _saved_parts(self) -> list[Any]:
+        """The parts of the model that checkpoints have, to which a user's objects may refer."""
+        model = self._model
+        assert model.goal_buffer is not None
+        assert model.world is not None
+        return [
+            *(model.goal_buffer, model.goal_buffer.states, model.world, model.world.identity),
+            *(model.replay_buffer, model.policy.optimizer),
+            *model.policy.modules(),
+            *model.policy.parameters(),
+        ]
 
     def _excluded_save_params(self) -> list[str]:
         """Return the names of attributes that are not saved with a model."""

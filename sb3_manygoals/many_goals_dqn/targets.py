@@ -11,7 +11,7 @@ import torch as th
 from numpy.typing import NDArray
 from stable_baselines3.common.utils import get_parameters_by_name, polyak_update
 
-from sb3_manygoals.checkpoint.added import note_attributes
+from sb3_manygoals.checkpoint.added import begin_attributes, note_attributes
 from sb3_manygoals.goals import UNKNOWN, GoalBuffer
 from sb3_manygoals.losses import (
     near_weights,
@@ -131,6 +131,7 @@ class Targets(ABC):
     """Updates for each environment step, if the user says nothing about it."""
 
     def __init__(self, context: TargetContext) -> None:
+        begin_attributes(self)
         self.context = context
         note_attributes(self)
 
@@ -250,8 +251,8 @@ class Targets(ABC):
 
         A subclass that does not override this method has the attributes that it adds in
         checkpoints, too, if they are plain data, arrays, tensors or NumPy's random generators. A
-        warning names those that are something else. A subclass that overrides it and
-        :meth:`set_checkpoint_state` saves what it adds itself.
+        warning names those that are something else, except functions and classes. A subclass that
+        overrides it and :meth:`set_checkpoint_state` saves what it adds itself.
 
         :return: a dictionary of plain data and arrays. Arrays need not be copies, so write it
             before training goes on

@@ -27,6 +27,7 @@ from sb3_manygoals import (
     TabularAllGoals,
     VecGoalBufferWrapper,
 )
+from sb3_manygoals.goals import UniformSelector
 from tests.sb3_manygoals.many_goals_dqn.memories import kept
 from tests.sb3_manygoals.many_goals_dqn.models import make_model, td_model
 from tests.sb3_manygoals.worlds import Corridor, NumberedCorridor
@@ -227,12 +228,42 @@ def test_goals_that_a_loaded_model_lacks_are_a_warning(tmp_path):
     model.save_all(tmp_path)
     whole = ManyGoalsDQN.load_all(tmp_path, Corridor())
     assert evaluate_policy(whole, whole.get_env(), 10)[0] < 0.0
-    alone = ManyGoalsDQN.load(tmp_path / "model.zip", Corridor())
+    path = tmp_path / "model.zip"
+    alone = ManyGoalsDQN.load(path, Corridor())
     worlds = GoalBufferWrapper(Corridor(), whole.goal_buffer, training=False)
-    # Elsewhere it may pursue any goals.
-    evaluate_policy(alone, Monitor(worlds), 1)
+    # Elsewhere it may pursue any goals, also when its own environment has been moved.
+    alone.get_env().reset()
+    evaluate_policy(alone, Monitor(worlds), 2)
     with pytest.warns(UserWarning, match="was loaded without the goals that it knew.* load_all"):
         evaluate_policy(alone, alone.get_env(), 1)
+    # An environment that knows goals, or in which the user sets them, is in order.
+    knowing = ManyGoalsDQN.load(path, Monitor(worlds))
+    evaluate_policy(knowing, knowing.get_env(), 2)
+    other = ManyGoalsDQN.load(path, Corridor())
+    other.get_env().set_options({"goal": np.eye(6, dtype=np.uint8)[3]})
+    other.predict(other.get_env().reset())
+
+
+def test_resets_alone_are_no_episodes():
+    env = GoalBufferWrapper(Corridor(start=0))
+    for _ in range(12):
+        env.reset()
+
+
+class OneGoal(UniformSelector):
+    """A rule that always chooses the first goal."""
+
+    def select(self, goal_buffer, current_ids, rng):
+        return np.zeros_like(current_ids)
+
+
+def test_a_rule_that_chooses_a_goal_again_and_again_is_in_order():
+    env = GoalBufferWrapper(Corridor(start=0), selector_class=OneGoal)
+    env.reset()
+    env.step(RIGHT)
+    for _ in range(12):
+        env.reset()
+        assert env.step(STAY)[2]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch as th
 from torch import nn
 
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN, TDTargets
@@ -21,6 +22,10 @@ class WithParts(TDTargets):
         self.method = self.counts.get
         self.memory = context.replay_buffer
         self.network = context.policy.q_net
+        self.networks = [context.policy.q_net, context.policy.q_net_target]
+        self.weights = list(context.policy.q_net.parameters())
+        self.optimizer = context.policy.optimizer
+        self.where = context.policy.device
 
 
 class WithNetwork(WithParts):
@@ -40,6 +45,27 @@ class Whole(WithNetwork):
     def set_checkpoint_state(self, state):
         super().set_checkpoint_state(state)
         self.critic.load_state_dict(state["critic"])
+
+
+class Changing(TDTargets):
+    """Targets whose attributes change in ways that are easy to miss."""
+
+    def __init__(self, context):
+        self.early = 0
+        super().__init__(context)
+        self.n_updates = 0
+        self.cache = np.ones(2)
+        self.log_scale = th.zeros(1, requires_grad=True)
+        self.parts = {"scales": [self.log_scale]}
+
+    def after_update(self):
+        super().after_update()
+        self.early += 1
+        self.n_updates += 1
+        # As the seed of the context is.
+        self.cache = None
+        with th.no_grad():
+            self.log_scale += 1.0
 
 
 def added(kind):
@@ -64,3 +90,23 @@ def test_targets_that_save_their_state_are_left_alone(tmp_path):
     assert ExactCheckpointCallback(tmp_path).resume(again)
     weight = again.targets.critic.weight
     assert weight.equal(model.targets.critic.weight)
+
+
+def test_all_that_changes_comes_back_and_tensors_stay_where_they_are(tmp_path):
+    settings = {"target_class": Changing, "learning_starts": 1, "batch_size": 8, "device": "cpu"}
+    settings |= {"updates_per_step": 1.0, "seed": 9}
+    model = ManyGoalsDQN("MlpPolicy", Corridor(), **settings)
+    model.learn(10, ExactCheckpointCallback(tmp_path))
+    # A number that is the seed, too, is a number like others.
+    assert model.targets.n_updates == 9
+    again = ManyGoalsDQN("MlpPolicy", Corridor(), **settings)
+    targets = again.targets
+    scale = targets.log_scale
+    assert ExactCheckpointCallback(tmp_path).resume(again)
+    assert again.targets is targets
+    assert (targets.early, targets.n_updates, targets.cache) == (9, 9, None)
+    # An optimizer may have this tensor.
+    assert targets.log_scale is scale
+    assert targets.parts["scales"][0] is scale
+    assert scale.item() == 9.0
+    assert scale.requires_grad

@@ -228,8 +228,33 @@ class Late(Sparse):
         return self.is_near(achieved, desired).astype(np.float32) - 1.0
 
 
+class LateTerminates(Terminates):
+    """A track that knows only after a reset what is near, and says so by ``compute_terminated``."""
+
+    def reset(self, **kwargs):
+        self.is_near = near
+        return super().reset(**kwargs)
+
+    def compute_terminated(self, achieved, desired, info):
+        return self.is_near(achieved, desired)
+
+
+def test_a_monitor_that_allows_one_reset_is_not_reset_before():
+    env = GoalBufferWrapper(Monitor(Sparse(), allow_early_resets=False))
+    env.reset()
+    vector = VecGoalBufferWrapper(subprocesses(lambda: Monitor(Sparse(), allow_early_resets=False)))
+    try:
+        vector.reset()
+    finally:
+        vector.close()
+
+
 def test_an_environment_that_must_be_reset_first_is_reset():
-    for env in (GoalBufferWrapper(Late()), VecGoalBufferWrapper(DummyVecEnv([Late]))):
+    for env in (
+        GoalBufferWrapper(Late()),
+        VecGoalBufferWrapper(DummyVecEnv([Late])),
+        GoalBufferWrapper(LateTerminates()),
+    ):
         places = np.array([[1.0], [1.5]])
         achievement = env.goal_buffer.achievement
         assert achievement.reached(places, np.ones((2, 1))).tolist() == [True, False]
