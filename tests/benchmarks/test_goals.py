@@ -85,7 +85,7 @@ def test_ppo_is_told_the_goal(tmp_path, monkeypatch):
     def make():
         return RandomGoalBits(3)
 
-    world = GoalWorld(make, 6_000, "MultiInputPolicy", goal_env=make, episodes=100)
+    world = GoalWorld(make, 4_000, "MultiInputPolicy", goal_env=make, episodes=100)
     monkeypatch.setattr(goals, "worlds", lambda: {"bits": lambda: world})
     row = GoalsConfig(world="bits", agent="ppo", output=tmp_path / "goals.csv").run()
     # An agent that does not know the goal reaches it in at most half of its episodes: three flips
@@ -93,8 +93,8 @@ def test_ppo_is_told_the_goal(tmp_path, monkeypatch):
     assert row["success"] > 0.9
     assert row["sampled"] > 0.6
     # Each rollout has 128 steps of 8 environments, and is learned from in 10 passes of 16 batches.
-    assert row["steps"] == 6 * 1_024
-    assert row["updates"] == 6 * 160
+    assert row["steps"] == 4 * 1_024
+    assert row["updates"] == 4 * 160
 
 
 def test_observations_are_near_by_the_mean_square_in_standard_deviations_of_the_goals():

@@ -174,6 +174,7 @@ def test_episodes_that_end_where_the_next_begins_cause_no_warning(vector):
     walk(VecGoalBufferWrapper(vector(home)))
 
 
+@pytest.mark.filterwarnings("ignore:20 goal episodes in a row began at their goal")
 def test_a_world_of_one_observation_causes_no_warning():
     class Still(Reusing):
         def step(self, action):
