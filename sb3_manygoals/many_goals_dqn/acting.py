@@ -156,7 +156,7 @@ class ActingMixin(ModelPart):
             return
         if all(
             np.array_equal(
-                goal_obs[f"{name}_goal"],
+                np.asarray(goal_obs.get(f"{name}_goal")),
                 np.concatenate([getattr(one, f"{name}_goals") for one in trackers]),
             )
             for name in ("achieved", "desired")
