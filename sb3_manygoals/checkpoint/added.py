@@ -79,29 +79,49 @@ def added_attributes(owner: Any, elsewhere: Collection[Any] = ()) -> dict[str, A
     return found
 
 
-def restore_added(owner: Any, saved: dict[str, Any]) -> None:
+def restore_added(owner: Any, saved: dict[str, Any], elsewhere: Collection[Any] = ()) -> None:
     """
     Restore what :func:`added_attributes` returned.
 
-    Tensors stay where they are: an optimizer may have them. Those of another shape are replaced.
+    Tensors that are trained stay where they are, because an optimizer may have them. Others are
+    replaced: they may share memory with something else.
 
     :param owner: an object of the same class
     :param saved: the attributes, with tensors on the CPU
+    :param elsewhere: objects that others restore. Nothing is written into them
     """
     own = attributes(owner)
-    set_attributes(owner, {name: _placed(value, own.get(name)) for name, value in saved.items()})
+    taken = {id(one) for one in elsewhere}
+    written: dict[int, th.Tensor] = {}
+    set_attributes(
+        owner,
+        {name: _placed(value, own.get(name), taken, written) for name, value in saved.items()},
+    )
 
 
-def _placed(saved: Any, own: Any) -> Any:
-    """Return a saved value. Tensors in it are written into those that there are, if they fit."""
+def _placed(saved: Any, own: Any, taken: set[int], written: dict[int, th.Tensor]) -> Any:
+    """
+    Return a saved value. Trained tensors in it are written into those that there are, if they fit.
+
+    :param saved: the value
+    :param own: what the owner has in its place
+    :param taken: ids of objects that may not be written into. Those that were written are added
+    :param written: what saved tensors were written into, by the ids of the former
+    """
+    if id(saved) in written:
+        return written[id(saved)]
     if isinstance(saved, th.Tensor) and isinstance(own, th.Tensor):
-        if saved.shape == own.shape and saved.dtype == own.dtype:
+        fits = saved.shape == own.shape and saved.dtype == own.dtype
+        if fits and own.requires_grad and own.is_leaf and id(own) not in taken:
+            taken.add(id(own))
+            written[id(saved)] = own
             with th.no_grad():
                 return own.copy_(saved)
         return saved.to(own.device)
     if isinstance(saved, dict) and isinstance(own, dict):
         for key, value in saved.items():
-            saved[key] = _placed(value, own.get(key))
+            saved[key] = _placed(value, own.get(key), taken, written)
     if isinstance(saved, list) and isinstance(own, list):
-        saved[: len(own)] = [_placed(one, other) for one, other in zip(saved, own, strict=False)]
+        pairs = zip(saved, own, strict=False)
+        saved[: len(own)] = [_placed(one, other, taken, written) for one, other in pairs]
     return saved

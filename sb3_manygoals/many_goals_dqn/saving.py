@@ -493,8 +493,9 @@ class SavingMixin(ModelPart):
             setattr(model, name, value.to(model.device) if isinstance(value, th.Tensor) else value)
         model.targets.set_checkpoint_state(state["targets"])
         # Checkpoints of earlier versions do not have these, nor circles.
-        restore_added(model.targets, state.get("added_to_targets", {}))
-        restore_added(model.replay_buffer, state.get("added_to_replay_buffer", {}))
+        parts = self._saved_parts
+        restore_added(model.targets, state.get("added_to_targets", {}), parts)
+        restore_added(model.replay_buffer, state.get("added_to_replay_buffer", {}), parts)
         model._circles = Circles(model.n_envs)
         if "circles" in state:
             model._circles.set_checkpoint_state(state["circles"])

@@ -6,6 +6,7 @@ import torch as th
 from torch import nn
 
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN, TDTargets
+from tests.sb3_manygoals.many_goals_dqn.models import parameters
 from tests.sb3_manygoals.worlds import Corridor
 
 
@@ -57,6 +58,9 @@ class Changing(TDTargets):
         self.cache = np.ones(2)
         self.log_scale = th.zeros(1, requires_grad=True)
         self.parts = {"scales": [self.log_scale]}
+        # These two are one tensor at first, and the next one is the network's.
+        self.first = self.second = th.zeros(1, requires_grad=True)
+        self.anchor = next(context.policy.q_net.parameters())
 
     def after_update(self):
         super().after_update()
@@ -66,6 +70,8 @@ class Changing(TDTargets):
         self.cache = None
         with th.no_grad():
             self.log_scale += 1.0
+        self.second = th.ones(1)
+        self.anchor = th.zeros_like(self.anchor)
 
 
 def added(kind):
@@ -109,4 +115,8 @@ def test_all_that_changes_comes_back_and_tensors_stay_where_they_are(tmp_path):
     assert targets.log_scale is scale
     assert targets.parts["scales"][0] is scale
     assert scale.item() == 9.0
+    assert (targets.first.item(), targets.second.item()) == (0.0, 1.0)
+    assert not targets.anchor.any()
+    for restored, saved in zip(parameters(again), parameters(model), strict=True):
+        assert th.equal(restored, saved)
     assert scale.requires_grad
