@@ -84,7 +84,20 @@ def check_tree(tree: Any, name: str = "the state") -> None:
     :param name: what to call it in the error; default: "the state"
     :raises CheckpointError: if a part of it is none; the message names the part and its type
     """
-    _Contents(tree, name)
+    arrays_and_tensors(tree, name)
+
+
+def arrays_and_tensors(tree: Any, name: str = "the state") -> list[Any]:
+    """
+    Return the NumPy arrays and the tensors in a tree.
+
+    :param tree: any value
+    :param name: what to call it in the error; default: "the state"
+    :return: each of them once
+    :raises CheckpointError: if ``tree`` is no tree; the message names the part and its type
+    """
+    contents = _Contents(tree, name)
+    return [*contents.arrays, *contents.tensors]
 
 
 def plain_part(info: dict[str, Any]) -> dict[str, Any]:
@@ -254,10 +267,11 @@ def refusal(name: str, value: Any) -> CheckpointError:
 
 
 class _Contents:
-    """Checks that a value is a tree, and collects the arrays and the objects in it."""
+    """Checks that a value is a tree, and collects the arrays, tensors and objects in it."""
 
     def __init__(self, tree: Any, name: str) -> None:
         self.arrays: list[NDArray[Any]] = []
+        self.tensors: list[th.Tensor] = []
         self.objects: list[Any] = []
         self._visited: dict[int, Any] = {}
         try:
@@ -286,7 +300,9 @@ class _Contents:
                 self._visit(inner, f"{name}.{attribute}")
         elif kind is np.ndarray and value.dtype.kind in _DTYPE_KINDS:
             self.arrays.append(value)
-        elif not _is_generator(value) and not _is_dense_tensor(value):
+        elif _is_dense_tensor(value):
+            self.tensors.append(value)
+        elif not _is_generator(value):
             raise refusal(name, value)
 
     def _visit_dict(self, value: dict[Any, Any], name: str) -> None:

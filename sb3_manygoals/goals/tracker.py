@@ -134,7 +134,8 @@ class GoalTracker:
     has_learned = False
     """Whether a learner of this package has learned here. It says so."""
     began_without_goals = False
-    """Whether no goal was known when the first one was chosen."""
+    """Whether no goal was known at the first reset, and goals were chosen since."""
+    _knew_none_at_first = False
     # How many goal episodes, the newest ones, began at the only known goal.
     _n_begun_at_goal = 0
     _warned_of_only_goal = False
@@ -342,7 +343,7 @@ class GoalTracker:
         """
         n_known = len(self.goal_buffer)
         if not self._has_begun:
-            self.began_without_goals = n_known == 0 and any(goal is None for goal in goals)
+            self._knew_none_at_first = n_known == 0
         state_ids, goal_ids = self.look_up(observations)
         n_moves = 0
         while self.training and len(self.goal_buffer) == 0 and any(goal is None for goal in goals):
@@ -393,6 +394,7 @@ class GoalTracker:
             ids = self._selected(current_ids)
             goal = self.goal_buffer.sample_shown(ids, self.rng)
             self._warn_of_only_goal(rows, ids, current_ids)
+            self.began_without_goals = self._knew_none_at_first
         else:
             raise ValueError(
                 "the goal buffer is empty: no observation that may be a goal has been met yet"

@@ -155,8 +155,8 @@ class ActingMixin(ModelPart):
         if model.replay_buffer.size() > 0 or not any(one.began_without_goals for one in trackers):
             return
         if all(
-            np.array_equal(
-                np.asarray(goal_obs.get(f"{name}_goal")),
+            _are_equal(
+                goal_obs.get(f"{name}_goal"),
                 np.concatenate([getattr(one, f"{name}_goals") for one in trackers]),
             )
             for name in ("achieved", "desired")
@@ -394,3 +394,10 @@ class ActingMixin(ModelPart):
         )
         plan.refresh(world, goals, converge=True)
         return plan
+
+
+def _are_equal(shown: Any, own: NDArray[Any]) -> bool:
+    """Return whether goals that a caller shows are those of the environments, shape (n, ...)."""
+    array = np.asarray(shown)
+    # An environment that is no VecEnv shows one goal, without the first axis.
+    return array.size == own.size and np.array_equal(array.reshape(own.shape), own)

@@ -493,9 +493,8 @@ class SavingMixin(ModelPart):
             setattr(model, name, value.to(model.device) if isinstance(value, th.Tensor) else value)
         model.targets.set_checkpoint_state(state["targets"])
         # Checkpoints of earlier versions do not have these, nor circles.
-        parts = self._saved_parts
-        restore_added(model.targets, state.get("added_to_targets", {}), parts)
-        restore_added(model.replay_buffer, state.get("added_to_replay_buffer", {}), parts)
+        for owner, name in [(model.targets, "targets"), (model.replay_buffer, "replay_buffer")]:
+            restore_added(owner, state.get(f"added_to_{name}", {}), model.device)
         model._circles = Circles(model.n_envs)
         if "circles" in state:
             model._circles.set_checkpoint_state(state["circles"])
@@ -508,9 +507,10 @@ class SavingMixin(ModelPart):
         assert model.world is not None
         return [
             *(model.goal_buffer, model.goal_buffer.states, model.world, model.world.identity),
-            *(model.replay_buffer, model.policy.optimizer),
+            *(model.replay_buffer, model.targets, model.targets.context, model.policy.optimizer),
             *model.policy.modules(),
             *model.policy.parameters(),
+            *model.policy.buffers(),
         ]
 
     def _excluded_save_params(self) -> list[str]:

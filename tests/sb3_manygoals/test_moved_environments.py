@@ -238,6 +238,14 @@ def test_goals_that_a_loaded_model_lacks_are_a_warning(tmp_path):
     alone.predict({key: first[key] for key in ("observation", "desired_goal")})
     with pytest.warns(UserWarning, match="was loaded without the goals that it knew.* load_all"):
         evaluate_policy(alone, alone.get_env(), 1)
+    # A single environment shows its observations without an axis of copies.
+    single = GoalBufferWrapper(Corridor())
+    alone = ManyGoalsDQN.load(path, single)
+    observation, _ = single.reset(options={"goal": np.eye(6, dtype=np.uint8)[3]})
+    alone.predict(observation)
+    observation, _ = single.reset()
+    with pytest.warns(UserWarning, match="was loaded without the goals that it knew"):
+        alone.predict(observation)
     # An environment that knows goals, or in which the user sets them, is in order.
     knowing = ManyGoalsDQN.load(path, Monitor(worlds))
     evaluate_policy(knowing, knowing.get_env(), 2)

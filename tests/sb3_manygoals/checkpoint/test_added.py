@@ -1,30 +1,46 @@
 """Attributes that subclasses add, as :mod:`sb3_manygoals.checkpoint.added` finds them."""
 
+import copy
+import warnings
+from collections import deque
+
 import numpy as np
 import pytest
 import torch as th
 from torch import nn
 
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN, TDTargets
+from sb3_manygoals.checkpoint.added import restore_added
+from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 from tests.sb3_manygoals.many_goals_dqn.models import parameters
 from tests.sb3_manygoals.worlds import Corridor
+
+SETTINGS = {"learning_starts": 1, "batch_size": 8, "updates_per_step": 1.0, "device": "cpu"}
 
 
 class WithParts(TDTargets):
     """Targets with attributes of all kinds."""
 
     def __init__(self, context):
+        self.early = context
         super().__init__(context)
         self.counts = {"updates": np.zeros(2)}
         self.names = ["some"]
         # These have no state, or have it elsewhere.
+        scale = 2.0
+        network = context.policy.q_net
         self.loss = nn.functional.mse_loss
+        self.scaled_loss = lambda values: self.loss(values, network(values)) * scale
         self.kind = dict
-        self.method = self.counts.get
+        self.method = self.after_update
         self.memory = context.replay_buffer
-        self.network = context.policy.q_net
-        self.networks = [context.policy.q_net, context.policy.q_net_target]
-        self.weights = list(context.policy.q_net.parameters())
+        self.actions = context.replay_buffer.actions[:2]
+        self.network = network
+        self.networks = [network, context.policy.q_net_target]
+        self.by_name = {"weights": dict(network.named_parameters())}
+        self.weights = list(network.parameters())
+        self.weight = self.weights[0].detach()
+        self.statistics = list(network.buffers())
         self.optimizer = context.policy.optimizer
         self.where = context.policy.device
 
@@ -48,30 +64,76 @@ class Whole(WithNetwork):
         self.critic.load_state_dict(state["critic"])
 
 
+class Unsaved(TDTargets):
+    """Targets with attributes that checkpoints cannot have."""
+
+    def __init__(self, context):
+        super().__init__(context)
+        counts = {"updates": 0}
+        self.get = counts.get
+        self.draw = np.random.default_rng(0).random
+        self.count = lambda: counts.update(updates=1)
+        self.log_scale = th.zeros(1, requires_grad=True)
+        self.pair = (0, [self.log_scale])
+        weight = next(context.policy.q_net.parameters()).detach()
+        self.mixed = {"weight": weight, "own": th.zeros(1)}
+        self.sparse = th.zeros(2).to_sparse()
+
+
 class Changing(TDTargets):
     """Targets whose attributes change in ways that are easy to miss."""
+
+    __slots__ = ("n_slots",)
 
     def __init__(self, context):
         self.early = 0
         super().__init__(context)
         self.n_updates = 0
+        self.n_slots = 0
         self.cache = np.ones(2)
-        self.log_scale = th.zeros(1, requires_grad=True)
-        self.parts = {"scales": [self.log_scale]}
-        # These two are one tensor at first, and the next one is the network's.
-        self.first = self.second = th.zeros(1, requires_grad=True)
-        self.anchor = next(context.policy.q_net.parameters())
+        self.latest = None
+        self.scale = th.zeros(1)
+        self.view = self.scale[:]
+        # These two are one tensor at first, and the next ones are the network's.
+        self.first = self.second = th.zeros(1)
+        weight = next(context.policy.q_net.parameters())
+        self.anchor = weight
+        self.weight = weight.detach()
+        # A container that has itself as a part.
+        self.tree = {"children": deque()}
+        self.tree["children"].append(({"parent": self.tree}, self.scale))
 
     def after_update(self):
         super().after_update()
         self.early += 1
         self.n_updates += 1
+        self.n_slots += 1
         # As the seed of the context is.
         self.cache = None
-        with th.no_grad():
-            self.log_scale += 1.0
+        self.latest = self.scale
+        self.scale += 1.0
         self.second = th.ones(1)
         self.anchor = th.zeros_like(self.anchor)
+
+
+class MarkedBuffer(ManyGoalsReplayBuffer):
+    """A replay memory with an array of its own."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.marks = np.zeros(3)
+
+
+class Marking(TDTargets):
+    """Targets that write into an array of the replay memory."""
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.marks = context.replay_buffer.marks[1:]
+
+    def after_update(self):
+        super().after_update()
+        self.marks += 1.0
 
 
 def added(kind):
@@ -80,43 +142,92 @@ def added(kind):
     return set(model.get_checkpoint_state()["added_to_targets"])
 
 
+def trained_and_resumed(folder, **settings):
+    """Return a model after ten steps, and one that was resumed from its last checkpoint."""
+    models = [ManyGoalsDQN("MlpPolicy", Corridor(), seed=9, **SETTINGS, **settings) for _ in "ab"]
+    models[0].learn(10, ExactCheckpointCallback(folder))
+    assert ExactCheckpointCallback(folder).resume(models[1])
+    return models
+
+
 def test_plain_attributes_are_saved_and_others_that_may_change_are_named():
-    assert added(WithParts) == {"counts", "names"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert added(WithParts) == {"counts", "names"}
     message = "attribute critic of WithNetwork.*Linear.*write the methods get_checkpoint_state"
     with pytest.warns(UserWarning, match=message):
         assert added(WithNetwork) == {"counts", "names"}
 
 
+def test_each_attribute_that_cannot_be_saved_is_named_with_the_reason():
+    with pytest.warns(UserWarning, match="left out of checkpoints") as caught:
+        assert added(Unsaved) == set()
+    messages = [str(one.message) for one in caught]
+    reasons = {
+        "get": "is a method of plain data, a dict",
+        "draw": "is a method of plain data, a Generator",
+        "count": "is a function that refers to what can change",
+        "log_scale": "is or has a tensor that requires a gradient",
+        "pair": "is or has a tensor that requires a gradient",
+        "mixed": "has a part of the model beside parts of its own",
+        "sparse": "is a torch.Tensor, which cannot be saved",
+    }
+    assert len(messages) == len(reasons)
+    for message, (name, reason) in zip(messages, reasons.items(), strict=True):
+        assert f"the attribute {name} of Unsaved {reason}" in message
+
+
 def test_targets_that_save_their_state_are_left_alone(tmp_path):
     assert added(Whole) == set()
-    settings = {"target_class": Whole, "learning_starts": 10, "batch_size": 8, "device": "cpu"}
-    model = ManyGoalsDQN("MlpPolicy", Corridor(), **settings)
-    model.learn(20, ExactCheckpointCallback(tmp_path))
-    again = ManyGoalsDQN("MlpPolicy", Corridor(), **settings)
-    assert ExactCheckpointCallback(tmp_path).resume(again)
-    weight = again.targets.critic.weight
-    assert weight.equal(model.targets.critic.weight)
+    model, again = trained_and_resumed(tmp_path, target_class=Whole)
+    assert again.targets.critic.weight.equal(model.targets.critic.weight)
 
 
-def test_all_that_changes_comes_back_and_tensors_stay_where_they_are(tmp_path):
-    settings = {"target_class": Changing, "learning_starts": 1, "batch_size": 8, "device": "cpu"}
-    settings |= {"updates_per_step": 1.0, "seed": 9}
-    model = ManyGoalsDQN("MlpPolicy", Corridor(), **settings)
-    model.learn(10, ExactCheckpointCallback(tmp_path))
+def test_all_that_changes_comes_back(tmp_path):
+    model, again = trained_and_resumed(tmp_path, target_class=Changing)
+    targets = again.targets
     # A number that is the seed, too, is a number like others.
     assert model.targets.n_updates == 9
-    again = ManyGoalsDQN("MlpPolicy", Corridor(), **settings)
-    targets = again.targets
-    scale = targets.log_scale
-    assert ExactCheckpointCallback(tmp_path).resume(again)
-    assert again.targets is targets
-    assert (targets.early, targets.n_updates, targets.cache) == (9, 9, None)
-    # An optimizer may have this tensor.
-    assert targets.log_scale is scale
-    assert targets.parts["scales"][0] is scale
-    assert scale.item() == 9.0
+    counts = (targets.early, targets.n_updates, targets.n_slots)
+    assert counts == (9, 9, 9)
+    assert targets.cache is None
     assert (targets.first.item(), targets.second.item()) == (0.0, 1.0)
     assert not targets.anchor.any()
     for restored, saved in zip(parameters(again), parameters(model), strict=True):
         assert th.equal(restored, saved)
-    assert scale.requires_grad
+
+
+def test_what_was_one_object_or_one_memory_is_one_again(tmp_path):
+    targets = trained_and_resumed(tmp_path, target_class=Changing)[1].targets
+    assert targets.latest is targets.scale
+    assert targets.view.data_ptr() == targets.scale.data_ptr()
+    assert targets.scale.item() == 9.0
+    ((child, scale),) = targets.tree["children"]
+    assert child["parent"] is targets.tree
+    assert scale is targets.scale
+    # The constructor took this from the network, which has it still.
+    weight = next(targets.context.policy.q_net.parameters())
+    assert targets.weight.data_ptr() == weight.data_ptr()
+
+
+def test_an_array_of_the_replay_memory_may_be_used_by_the_targets(tmp_path):
+    settings = {"target_class": Marking, "replay_buffer_class": MarkedBuffer}
+    again = trained_and_resumed(tmp_path, **settings)[1]
+    again.targets.marks += 1.0
+    assert again.replay_buffer.marks.tolist() == [0.0, 10.0, 10.0]
+
+
+def test_tensors_come_back_on_the_device_of_those_in_their_place_or_of_the_model():
+    owner = Unsaved.__new__(Unsaved)
+    owner.here = th.zeros(1)
+    owner.there = th.zeros(1, device="meta")
+    owner.later = None
+    one = th.ones(1)
+    saved = {"here": th.ones(1), "there": th.ones(1), "later": [one, (one, {"more": one})]}
+    restore_added(owner, copy.copy(saved), "meta")
+    assert owner.here.tolist() == [1.0]
+    assert owner.there.is_meta
+    first, (second, third) = owner.later
+    assert first.is_meta
+    assert first is second
+    assert third["more"] is first
