@@ -55,7 +55,7 @@ def _overlapping_groups(
     arrays: Iterable[NDArray[Any]],
 ) -> list[tuple[int, int, list[NDArray[Any]]]]:
     """Return the first address, the last one plus one, and the arrays of each overlapping group."""
-    spans = [(*_address_range(array), array) for array in arrays if array.size]
+    spans = [(*address_range(array), array) for array in arrays if array.size]
     spans.sort(key=lambda span: span[:2])
     groups: list[tuple[int, int, list[NDArray[Any]]]] = []
     for low, high, array in spans:
@@ -67,8 +67,13 @@ def _overlapping_groups(
     return groups
 
 
-def _address_range(array: NDArray[Any]) -> tuple[int, int]:
-    """Return the first address of an array's elements, and the last one plus one."""
+def address_range(array: NDArray[Any]) -> tuple[int, int]:
+    """
+    Return where the elements of an array are.
+
+    :param array: any array with elements
+    :return: the first address of its elements, and the last one plus one
+    """
     low = array.ctypes.data
     high = array.ctypes.data + array.itemsize
     for length, stride in zip(array.shape, array.strides, strict=True):

@@ -26,6 +26,7 @@ import pathlib
 import re
 import types
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import cloudpickle
@@ -127,7 +128,7 @@ def never_changes(value: Any) -> bool:
     :return: True for an immutable one, and for an object without any state
     """
     # The random numbers of a space do change, but only environments draw them.
-    if is_immutable(value) or isinstance(value, CONSTANTS) or packages.is_space(value):
+    if is_immutable(value) or isinstance(value, (Enum, *CONSTANTS)) or packages.is_space(value):
         return True
     if isinstance(value, (tuple, frozenset)):
         return all(never_changes(one) for one in value)
@@ -295,6 +296,8 @@ class _Collector:
             value = value.value
             if is_immutable(value):
                 return {"plain": value}
+            if isinstance(value, Enum):
+                raise refusal(name, value)
         if never_changes(value) or self._is_saved_elsewhere(value):
             return {}
         if isinstance(value, FUNCTIONS):

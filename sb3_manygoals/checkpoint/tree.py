@@ -242,7 +242,17 @@ def is_immutable(value: Any) -> bool:
         return kind is value.dtype.type and value.dtype.kind in _DTYPE_KINDS
     if kind is int:
         return bool(value.bit_length() <= _MAX_INT_BITS)
-    return kind in _SCALAR_TYPES or isinstance(value, Enum)
+    return kind in _SCALAR_TYPES or (isinstance(value, Enum) and _is_named_member(value))
+
+
+def _is_named_member(member: Enum) -> bool:
+    """Return whether a member of an enumeration is found again by its names."""
+    kind = type(member)
+    try:
+        return _enum_member(kind.__module__, kind.__qualname__, member.name) is member
+    except (KeyError, ValueError):
+        # Flags that are combined have no name, and local classes cannot be found.
+        return False
 
 
 def refusal(name: str, value: Any) -> CheckpointError:

@@ -41,6 +41,7 @@ from sb3_manygoals.action_masks import (
     random_allowed,
     read_action_masks,
 )
+from sb3_manygoals.checkpoint.added import note_construction
 from sb3_manygoals.goals import GoalBuffer, GoalSelector
 from sb3_manygoals.goals.algorithm import GoalAlgorithm
 from sb3_manygoals.goals.buffer import KINDS_OF_GOALS, check_state_class
@@ -678,6 +679,8 @@ class ManyGoalsDQN(
         if known is not None and type(known) is kind and known.context == context:
             return
         self.targets = kind(context, **(self.target_kwargs or {}))
+        for owner in (self.targets, self.replay_buffer):
+            note_construction(owner, self._saved_parts)
         self.replay_buffer.keeps_behavior_goals = self.targets.uses_behavior_goals
         self._last_target_class = kind
         self._set_rhythm(kind)

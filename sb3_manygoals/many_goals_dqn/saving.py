@@ -493,8 +493,11 @@ class SavingMixin(ModelPart):
             setattr(model, name, value.to(model.device) if isinstance(value, th.Tensor) else value)
         model.targets.set_checkpoint_state(state["targets"])
         # Checkpoints of earlier versions do not have these, nor circles.
-        for owner, name in [(model.targets, "targets"), (model.replay_buffer, "replay_buffer")]:
-            restore_added(owner, state.get(f"added_to_{name}", {}), model.device)
+        added = [
+            (model.targets, state.get("added_to_targets", {})),
+            (model.replay_buffer, state.get("added_to_replay_buffer", {})),
+        ]
+        restore_added(added, model.device)
         model._circles = Circles(model.n_envs)
         if "circles" in state:
             model._circles.set_checkpoint_state(state["circles"])

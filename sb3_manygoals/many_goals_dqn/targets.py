@@ -251,10 +251,10 @@ class Targets(ABC):
 
         A subclass that does not override this method has the attributes that it adds in
         checkpoints, too, if they are plain data, arrays, NumPy's random generators, or tensors that
-        are not trained. What refers only to parts of the model is left out: the constructor makes
-        it again. A warning names the others, except classes, and functions that refer to nothing
-        that changes. A subclass that overrides this method and :meth:`set_checkpoint_state` saves
-        what it adds itself.
+        are not trained. What the constructor makes again is left out: parts of the model, what
+        never changes, and functions that refer only to these. A warning names all others. A
+        subclass that overrides this method and :meth:`set_checkpoint_state` saves what it adds
+        itself.
 
         :return: a dictionary of plain data and arrays. Arrays need not be copies, so write it
             before training goes on

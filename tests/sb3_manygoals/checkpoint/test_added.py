@@ -1,8 +1,9 @@
 """Attributes that subclasses add, as :mod:`sb3_manygoals.checkpoint.added` finds them."""
 
-import copy
+import enum
 import warnings
 from collections import deque
+from functools import partial
 
 import numpy as np
 import pytest
@@ -32,6 +33,8 @@ class WithParts(TDTargets):
         self.loss = nn.functional.mse_loss
         self.scaled_loss = lambda values: self.loss(values, network(values)) * scale
         self.kind = dict
+        self.mean = np.mean
+        self.space = context.policy.action_space
         self.method = self.after_update
         self.memory = context.replay_buffer
         self.actions = context.replay_buffer.actions[:2]
@@ -77,7 +80,44 @@ class Unsaved(TDTargets):
         self.pair = (0, [self.log_scale])
         weight = next(context.policy.q_net.parameters()).detach()
         self.mixed = {"weight": weight, "own": th.zeros(1)}
+        # A resumed world has other arrays.
+        self.visits = context.world.visit_counts
         self.sparse = th.zeros(2).to_sparse()
+        self.array = np.zeros(3, np.float32)
+        self.tensor = th.from_numpy(self.array)
+
+
+class Mode(enum.Flag):
+    """Two ways, and both of them."""
+
+    A = 1
+    B = 2
+
+
+class Replacing(TDTargets):
+    """Targets that replace in training what has no state."""
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.mode = self.warm
+        self.weigh = partial(max, 1.0)
+        self.best = None
+        self.recent = deque([context.policy.q_net], maxlen=2)
+        self.dtype = th.float32
+        self.flags = Mode.A
+
+    def warm(self):
+        """Nothing."""
+
+    def after_update(self):
+        super().after_update()
+        network = self.context.policy.q_net
+        self.mode = self.after_update
+        self.weigh = partial(max, 0.5)
+        self.best = network.state_dict()
+        self.recent.append(network)
+        self.dtype = th.float16
+        self.flags = Mode.A | Mode.B
 
 
 class Changing(TDTargets):
@@ -117,11 +157,25 @@ class Changing(TDTargets):
 
 
 class MarkedBuffer(ManyGoalsReplayBuffer):
-    """A replay memory with an array of its own."""
+    """A replay memory with an array of its own, beside one of the package's."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        both = np.zeros((2, *self.dones.shape), self.dones.dtype)
+        self.dones = both[0]
+        self.beside = both[1]
         self.marks = np.zeros(3)
+
+
+class SavedBuffer(MarkedBuffer):
+    """A replay memory that saves its array itself."""
+
+    def get_checkpoint_state(self):
+        return {**super().get_checkpoint_state(), "marks": self.marks}
+
+    def set_checkpoint_state(self, state):
+        super().set_checkpoint_state(state)
+        self.marks[:] = state["marks"]
 
 
 class Marking(TDTargets):
@@ -130,10 +184,12 @@ class Marking(TDTargets):
     def __init__(self, context):
         super().__init__(context)
         self.marks = context.replay_buffer.marks[1:]
+        self.beside = context.replay_buffer.beside
 
     def after_update(self):
         super().after_update()
         self.marks += 1.0
+        self.beside[0] = True
 
 
 def added(kind):
@@ -161,7 +217,7 @@ def test_plain_attributes_are_saved_and_others_that_may_change_are_named():
 
 def test_each_attribute_that_cannot_be_saved_is_named_with_the_reason():
     with pytest.warns(UserWarning, match="left out of checkpoints") as caught:
-        assert added(Unsaved) == set()
+        assert added(Unsaved) == {"array"}
     messages = [str(one.message) for one in caught]
     reasons = {
         "get": "is a method of plain data, a dict",
@@ -169,8 +225,10 @@ def test_each_attribute_that_cannot_be_saved_is_named_with_the_reason():
         "count": "is a function that refers to what can change",
         "log_scale": "is or has a tensor that requires a gradient",
         "pair": "is or has a tensor that requires a gradient",
-        "mixed": "has a part of the model beside parts of its own",
+        "mixed": "shares memory with a part of the model",
+        "visits": "shares memory with a part of the model",
         "sparse": "is a torch.Tensor, which cannot be saved",
+        "tensor": "shares memory with an array or tensor of another kind",
     }
     assert len(messages) == len(reasons)
     for message, (name, reason) in zip(messages, reasons.items(), strict=True):
@@ -210,11 +268,24 @@ def test_what_was_one_object_or_one_memory_is_one_again(tmp_path):
     assert targets.weight.data_ptr() == weight.data_ptr()
 
 
-def test_an_array_of_the_replay_memory_may_be_used_by_the_targets(tmp_path):
-    settings = {"target_class": Marking, "replay_buffer_class": MarkedBuffer}
-    again = trained_and_resumed(tmp_path, **settings)[1]
+@pytest.mark.parametrize("kind", [MarkedBuffer, SavedBuffer])
+def test_an_array_of_the_replay_memory_may_be_used_by_the_targets(kind, tmp_path):
+    again = trained_and_resumed(tmp_path, target_class=Marking, replay_buffer_class=kind)[1]
     again.targets.marks += 1.0
     assert again.replay_buffer.marks.tolist() == [0.0, 10.0, 10.0]
+    assert again.targets.beside.any() == (kind is MarkedBuffer)
+
+
+def test_what_replaces_a_thing_without_a_state_is_named():
+    model = ManyGoalsDQN("MlpPolicy", Corridor(), target_class=Replacing, **SETTINGS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.get_checkpoint_state()["added_to_targets"] == {"best": None, "flags": Mode.A}
+    model.learn(3)
+    with pytest.warns(UserWarning, match="left out of checkpoints") as caught:
+        assert model.get_checkpoint_state()["added_to_targets"] == {}
+    named = [str(one.message).split("attribute ")[1].split()[0] for one in caught]
+    assert named == ["mode", "weigh", "best", "recent", "dtype", "flags"]
 
 
 def test_tensors_come_back_on_the_device_of_those_in_their_place_or_of_the_model():
@@ -223,11 +294,20 @@ def test_tensors_come_back_on_the_device_of_those_in_their_place_or_of_the_model
     owner.there = th.zeros(1, device="meta")
     owner.later = None
     one = th.ones(1)
-    saved = {"here": th.ones(1), "there": th.ones(1), "later": [one, (one, {"more": one})]}
-    restore_added(owner, copy.copy(saved), "meta")
+    pair = th.ones(2)
+    saved = {
+        "here": th.ones(1),
+        "there": th.ones(1),
+        "later": [one, (one, {"more": one})],
+        "pair": pair,
+        "second": pair[1:],
+    }
+    restore_added([(owner, saved)], "meta")
     assert owner.here.tolist() == [1.0]
     assert owner.there.is_meta
     first, (second, third) = owner.later
     assert first.is_meta
     assert first is second
     assert third["more"] is first
+    assert owner.second._base is owner.pair._base
+    assert (owner.second.shape, owner.second.storage_offset()) == ((1,), 1)

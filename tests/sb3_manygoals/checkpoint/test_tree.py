@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import enum
 import io
 import pickle
 import zipfile
@@ -182,6 +183,18 @@ endless = collections.deque()
 endless.append(endless)
 
 
+class Buttons(enum.Flag):
+    """Two of them, both of which may be pressed."""
+
+    A = 1
+    B = 2
+
+
+def local_member():
+    """Return a member of an enumeration that no module has."""
+    return enum.Enum("Local", "ONE").ONE
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -197,6 +210,9 @@ endless.append(endless)
         (np.random.Generator(np.random.PCG64DXSM()), "Generator of PCG64DXSM"),
         (np.random.RandomState(np.random.PCG64()), "RandomState"),
         (2**3000, "int"),
+        # When they are read, nothing would have their name.
+        (Buttons.A | Buttons.B, r"the state\['agent'\]\[0\] is a .*Buttons, which cannot be saved"),
+        (local_member(), r"the state\['agent'\]\[0\] is a .*Local, which cannot be saved"),
         ({object(): 1}, r"a key of the state\['agent'\]\[0\] is a builtins.object"),
         ({th.ones(1)}, r"an element of the state\['agent'\]\[0\] is a torch.Tensor"),
         (endless, "too many levels|recursion"),
