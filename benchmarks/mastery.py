@@ -24,6 +24,7 @@ from benchmarks.recording import Clock, CurveLog
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import SettingError, World
 from sb3_manygoals import (
+    GoalBufferWrapper,
     ManyGoalsDQN,
     MasteryCallback,
     MasteryResult,
@@ -32,10 +33,14 @@ from sb3_manygoals import (
 )
 from sb3_manygoals.evaluation import MasteryPoint
 from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.goals.spaces import converted
 from sb3_manygoals.goals.wrapping import goal_trackers
 
 MOST_KNOWN = 1_000
 """Most goals that are measured in a world without tables, whose steps take time."""
+
+# Most copies of a world without tables in which goals are pursued at once.
+_MOST_COPIES = 64
 
 CURVE = [
     "step",
@@ -84,6 +89,9 @@ class MasteryConfig(AgentConfig):
     curve_goals: int = 1_000
     """Most goals that are measured while it trains: measuring all goals of a large world takes as
     long as some ten thousand steps."""
+    eval_goals: Path | None = None
+    """File of NumPy (.npy) with the observations that are measured, for a world whose observations
+    cannot be listed. By default, these are observations that the agent has met."""
     scenarios: int | None = None
     """Number of scenarios of a world that accepts few seeds, from 0 to one less than this: it is
     trained and measured with those. By default a world accepts any seed."""
@@ -139,7 +147,12 @@ class EvaluatedAgent:
     held_out: NDArray[np.bool_]
     """Which of the measured goals are held out, shape (n_goals,)."""
     states: NDArray[np.int64]
-    """State numbers of the measured goals, shape (n_goals,); none without tables."""
+    """
+    State numbers of the measured goals, or their rows in a file of goals, shape (n_goals,); none
+    without tables and without a file.
+    """
+    goals: NDArray[Any] | None
+    """The measured goals, as the model observes them; None: those that it knows in the end."""
 
 
 def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
@@ -150,22 +163,58 @@ def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
     try:
         tables = world.tables
     except NotEnumerable as error:
-        print(
-            f"{world.id} cannot be written out: {error}. "
+        measured = (
             "The goals that are measured are those known in the end. They are measured only then, "
             "so there are no learning curves, and eval_freq and curve_goals have no effect"
         )
+        if config.eval_goals is not None:
+            measured = f"The goals that are measured are those in {config.eval_goals}"
+        print(f"{world.id} cannot be written out: {error}. {measured}")
         if config.held_out:
             raise SettingError(
-                f"held_out must be 0 where the goals are not known before, got {config.held_out}"
+                f"held_out must be 0 where not all goals are known before, got {config.held_out}"
             ) from error
-    n_states = 0 if tables is None else len(tables)
+    goals = None if tables is None else tables.observations
+    if config.eval_goals is not None:
+        if tables is not None:
+            raise SettingError(
+                "eval_goals is for worlds whose observations cannot be listed, got "
+                f"{config.eval_goals}. All {len(tables)} observations of {world.id} are known"
+            )
+        goals = read_goals(Path(config.eval_goals), world)
+    n_states = 0 if goals is None else len(goals)
     held_out = choose_held_out(n_states, config.held_out, config.seed)
     model, numbered = make(config, world, tables, held_out if held_out.any() else None)
     states = np.sort(np.random.default_rng(0).permutation(n_states)[: config.most_goals])
     if tables is not None and numbered:
-        tables = replace(tables, space=spaces.Discrete(n_states), observations=np.arange(n_states))
-    return EvaluatedAgent(model, numbered, world, tables, held_out[states], states)
+        goals = np.arange(n_states)
+        tables = replace(tables, space=spaces.Discrete(n_states), observations=goals)
+    measured_goals = None if goals is None else goals[states]
+    return EvaluatedAgent(model, numbered, world, tables, held_out[states], states, measured_goals)
+
+
+def read_goals(path: Path, world: World) -> NDArray[Any]:
+    """
+    Read observations of a world from a file.
+
+    :param path: a file that ``numpy.save`` wrote
+    :param world: the world
+    :return: the observations, shape (n, ...), with the dtype of the world's
+    :raises SettingError: if there is no such file, or it does not have observations of the world
+    """
+    env = GoalBufferWrapper(world.make())
+    try:
+        goals = converted(np.load(path, allow_pickle=False), env.goal_buffer.goal_space)
+        found: NDArray[Any] = env.goal_buffer.check_goals(goals, "eval_goals")
+    except (OSError, ValueError, EOFError) as error:
+        raise SettingError(
+            f"eval_goals must be a file of observations of {world.id}, got {path}: {error}"
+        ) from error
+    finally:
+        env.close()
+    if not len(found):
+        raise SettingError(f"eval_goals must have at least one observation, got none in {path}")
+    return found
 
 
 def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
@@ -189,13 +238,12 @@ def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
 
 def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> float:
     """Train, and measure meanwhile where goals are known. Return the seconds of training."""
-    tables = evaluated.tables
     held_out = evaluated.held_out
     states = evaluated.states
     columns = [f"held_out_{name}" for name in CURVE[2:] if held_out.any()]
     curve = CurveLog(folder / "mastery.csv", CURVE + columns)
     callback: MasteryCallback | Clock = Clock()
-    if tables is not None:
+    if evaluated.goals is not None:
         some = np.sort(np.random.default_rng(1).permutation(len(states))[: config.curve_goals])
         # Of few held-out goals, none may be among those drawn: then all goals are measured.
         if held_out.any() and not held_out[some].any():
@@ -213,14 +261,15 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
 
         assert config.eval_freq is not None
         callback = MasteryCallback(
-            TabularVectorEnv(tables, len(some)),
-            tables.observations[states[some]],
+            _worlds(evaluated, len(some)),
+            evaluated.goals[some],
             config.eval_freq,
             config.eval_steps,
             config.eval_epsilon,
             note,
             seed=config.seed,
             verbose=1,
+            env_seeds=_world_seeds(config, evaluated),
         )
     extras = {"mastery": callback, "mastery.csv": curve}
     recording.train(
@@ -321,27 +370,35 @@ class ByPlan:
 
 def _measured_goals(config: MasteryConfig, evaluated: EvaluatedAgent) -> NDArray[Any]:
     """Return the goals that are measured, as the model observes them."""
-    if evaluated.tables is not None:
-        return evaluated.tables.observations[evaluated.states]
+    if evaluated.goals is not None:
+        return evaluated.goals
     known: NDArray[Any] = evaluated.model.goal_buffer.observations
     rows = np.random.default_rng(0).permutation(len(known))[: min(MOST_KNOWN, config.most_goals)]
     return known[np.sort(rows)]
+
+
+def _worlds(evaluated: EvaluatedAgent, n_goals: int) -> VectorEnv[Any, Any, Any]:
+    """Return copies of the world in which so many goals are measured."""
+    if evaluated.tables is not None:
+        return TabularVectorEnv(evaluated.tables, n_goals)
+    return SyncVectorEnv([evaluated.world.make] * min(n_goals, _MOST_COPIES))
+
+
+def _world_seeds(config: MasteryConfig, evaluated: EvaluatedAgent) -> range | None:
+    """Return the seeds that these copies accept. None: any."""
+    if evaluated.tables is not None or config.scenarios is None:
+        return None
+    return range(config.scenarios)
 
 
 def _measure(config: MasteryConfig, evaluated: EvaluatedAgent) -> dict[str, MasteryResult]:
     """Measure mastery after training, from other starts than before."""
     model = evaluated.model
     tables = evaluated.tables
-    env: VectorEnv[Any, Any, Any]
     goals = _measured_goals(config, evaluated)
-    ceiling = None
-    if tables is None:
-        env = SyncVectorEnv([evaluated.world.make] * min(len(goals), 64))
-        seeds = None if config.scenarios is None else range(config.scenarios)
-    else:
-        ceiling = tables.ceiling(config.eval_steps)
-        env = TabularVectorEnv(tables, len(goals))
-        seeds = None
+    env = _worlds(evaluated, len(goals))
+    seeds = _world_seeds(config, evaluated)
+    ceiling = None if tables is None else tables.ceiling(config.eval_steps)
     episodes = config.final_episodes or (2 if len(goals) > 2_000 else 10)
     task: dict[str, Any] = {"env": env, "goals": goals, "max_steps": config.eval_steps}
     task |= {"episodes_per_goal": episodes, "seed": config.seed + 1_000, "env_seeds": seeds}
@@ -417,8 +474,9 @@ def _goals(
     """
     Return the columns of ``goals.csv``, a row for each of the goals that were measured.
 
-    They say which state it is, whether it is held out, in how many updates it was, and how the
-    agent fared. Goals have no number of their own in a world without tables: each run knows others.
+    They say which state it is, or which row of ``eval_goals``, whether it is held out, in how many
+    updates it was, and how the agent fared. Goals that the agent has met itself have no number:
+    each run knows others.
     """
     model = evaluated.model
     table: dict[str, Any] = {
@@ -427,7 +485,7 @@ def _goals(
         # How often SB3's agents learned about a goal is unknown: their column stays empty.
         "updates": "",
     }
-    if evaluated.tables is not None:
+    if evaluated.goals is not None:
         table["state"] = evaluated.states
         table["held_out"] = evaluated.held_out.astype(int)
     if evaluated.numbered:

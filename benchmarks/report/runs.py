@@ -17,7 +17,15 @@ KEY = ["study", "agent", "game", "seed", "steps"]
 """Columns that say which run it is."""
 NUMBERS = ["step", "attempts", "training_seconds", "wall_seconds", "score"]
 """Columns with measurements."""
-COMPARABLE = ("env_id", "map", "eval_steps", "eval_epsilon", "total_steps", "held_out")
+COMPARABLE = (
+    "env_id",
+    "map",
+    "eval_steps",
+    "eval_epsilon",
+    "total_steps",
+    "held_out",
+    "eval_goals",
+)
 """Settings that make mastery comparable: runs that differ in one are summed up apart."""
 INCIDENTAL = {"seed", "output", "resume", "progress_bar", "checkpoint_minutes"}
 """Settings in which runs of one agent may differ."""

@@ -6,7 +6,7 @@ The parts say which agents are compared, where, and for how long.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -117,8 +117,16 @@ class MasteryStudyConfig(StudyConfig):
     the paper's map; with goals held out; with one thing changed; the paper's two experiments with
     its settings."""
     seeds: int = 6
+    eval_goals: Path | None = None
+    """File of NumPy (.npy) with the observations by which all agents are measured, see ``mastery``.
+    Runs on other machines need it at the same place there."""
 
     @property
     def study(self) -> Study:
         """The part that was chosen."""
-        return PARTS[self.part]
+        part = PARTS[self.part]
+        if self.eval_goals is None:
+            return part
+        # Runs may have another working directory.
+        goals = {"eval_goals": str(self.eval_goals.absolute())}
+        return replace(part, agents={name: own | goals for name, own in part.agents.items()})

@@ -32,6 +32,7 @@ from sb3_manygoals.many_goals_dqn import MlpPolicy
 from tests import ROOT
 from tests.benchmarks.command_line import command, printed, rows_of
 from tests.benchmarks.report.page_numbers import text_of
+from tests.sb3_manygoals.worlds import Corridor
 
 SMALL = World("TwoRoomsSwitchSmall-v0")
 GRID = "MiniGrid-Empty-5x5-v0"
@@ -218,9 +219,69 @@ def test_a_world_that_cannot_be_written_out_is_measured_by_what_is_known(tmp_pat
     assert any(int(row["updates"]) > 0 for row in goals)
     assert "how many can be reached is not known" in (folder / "report.html").read_text()
     with pytest.raises(
-        SettingError, match=r"held_out must be 0 where the goals are not known before, got 0\.2"
+        SettingError, match=r"held_out must be 0 where not all goals are known before, got 0\.2"
     ):
         config(env_id="CartPole-v1", held_out=0.2, output=tmp_path).run()
+
+
+@pytest.fixture
+def goals_of_a_corridor(tmp_path):
+    """Three of the nine observations of a world that begins at random, in a file."""
+    gym.register("Corridor-v0", Corridor, kwargs={"length": 9}, disable_env_checker=True)
+    file = tmp_path / "goals.npy"
+    np.save(file, np.eye(9, dtype=np.uint8)[[1, 4, 8]])
+    yield file
+    gym.registry.pop("Corridor-v0")
+
+
+@pytest.mark.parametrize("agent", ["default", "hindsight", "heads"])
+def test_goals_in_a_file_measure_any_agent(
+    agent, goals_of_a_corridor, tmp_path, capsys, without_pictures
+):
+    options = {"env_id": "Corridor-v0", "eval_goals": goals_of_a_corridor, "total_steps": 400}
+    folder = config(agent=agent, eval_freq=200, output=tmp_path / "runs", **options).run()
+    said = capsys.readouterr().out
+    assert f"The goals that are measured are those in {goals_of_a_corridor}" in said
+    assert [row["step"] for row in rows_of(folder / "mastery.csv")] == ["0", "200", "400"]
+    (summary,) = rows_of(folder / "summary.csv")
+    assert (summary["known"], summary["reachable"], summary["measured"]) == ("9", "", "3")
+    goals = rows_of(folder / "goals.csv")
+    assert [row["state"] for row in goals] == ["0", "1", "2"]
+    reached = sum(float(row["greedy_reached"]) for row in goals)
+    assert float(summary["greedy"]) == pytest.approx(reached / 3, abs=1e-3)
+
+
+def test_of_many_goals_in_a_file_some_are_measured(goals_of_a_corridor, tmp_path, without_pictures):
+    options = {"env_id": "Corridor-v0", "eval_goals": goals_of_a_corridor, "total_steps": 200}
+    # A list of numbers becomes an array of another dtype.
+    np.save(goals_of_a_corridor, np.load(goals_of_a_corridor).astype(np.int64))
+    options |= {"most_goals": 2, "curve_goals": 1}
+    folder = config(eval_freq=200, output=tmp_path / "runs", **options).run()
+    assert rows_of(folder / "summary.csv")[0]["measured"] == "2"
+    assert len(rows_of(folder / "goals.csv")) == 2
+    assert {row["greedy"] for row in rows_of(folder / "mastery.csv")} <= {"0.0000", "1.0000"}
+
+
+def test_files_without_goals_of_the_world_are_refused(goals_of_a_corridor, tmp_path):
+    def refused(message, **options):
+        with pytest.raises(SettingError, match=message):
+            config(output=tmp_path / "runs", **{"env_id": "Corridor-v0"} | options).run()
+        assert not (tmp_path / "runs").exists()
+
+    missing = tmp_path / "none.npy"
+    refused(
+        r"eval_goals must be a file of observations of Corridor-v0.*none\.npy", eval_goals=missing
+    )
+    for name, values, message in (
+        ("text", np.array(["a"]), r"eval_goals must be uint8 of shape \(n, 9\)"),
+        ("floats", np.ones((2, 9)), "uint8 of shape"),
+        ("pickled", np.array([None]), "allow_pickle"),
+        ("empty", np.empty((0, 9), np.uint8), "at least one observation, got none in"),
+    ):
+        file = tmp_path / f"{name}.npy"
+        np.save(file, values)
+        refused(message, eval_goals=file)
+    refused("All 220 observations of .* are known", eval_goals=goals_of_a_corridor, env_id=SMALL.id)
 
 
 def test_some_goals_of_a_map_in_a_file_are_measured_and_those_held_out_are_never_taught(

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -142,6 +143,10 @@ def test_games_agents_and_steps_can_be_chosen():
     ]
     assert all(own.study.has(spec, 600) for spec in own.specs())
     assert configuration(own.specs()[0]).env_id == "own:Own-v0"
+    # Goals in a file are those of all agents, wherever their runs are.
+    own = dataclasses.replace(own, eval_goals=Path("goals.npy"))
+    assert all(own.study.has(spec, 600) for spec in own.specs())
+    assert {spec.settings["eval_goals"] for spec in own.specs()} == {str(Path.cwd() / "goals.npy")}
     # The baseline is not run again for other pre-training.
     scratch, other = (
         set(PretrainingStudyConfig(pretrain_steps=n, steps=1_000, seeds=1).specs())

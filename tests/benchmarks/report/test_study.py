@@ -382,6 +382,14 @@ def test_where_each_run_knows_goals_of_its_own_the_page_says_how_many(tmp_path):
     rows = rows_of(tmp_path / "page-data" / "mastery1-table.csv")
     assert [(row["agent"], row["known"]) for row in rows] == [("default", "20"), ("hindsight", "5")]
     assert "goals known" in page
+    for config in (tmp_path / "runs").rglob("config.json"):
+        record = json.loads(config.read_text())
+        record["settings"]["eval_goals"] = "goals.npy"
+        config.write_text(json.dumps(record))
+    page = text_of(reported(tmp_path / "runs"))
+    assert "Each run is measured by goals that it knows itself" not in page
+    assert "The goals that are measured are those in goals.npy." in page
+    assert "goals known" in page
 
 
 def test_a_run_that_has_just_begun_cuts_no_finished_run_short(tmp_path):
