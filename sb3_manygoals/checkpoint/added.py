@@ -65,7 +65,7 @@ def note_construction(owner: Any, elsewhere: Collection[Any]) -> None:
     :param owner: an object that has just been constructed
     :param elsewhere: objects that others save and restore
     """
-    if not _added(owner) or hasattr(owner, "_made_without_state"):
+    if hasattr(owner, "_made_without_state"):
         return
     others = _Others([owner, *elsewhere])
     owner._made_without_state = {
@@ -93,7 +93,9 @@ def added_attributes(owner: Any, elsewhere: Collection[Any] = ()) -> dict[str, A
     made: dict[str, Any] = getattr(owner, "_made_without_state", {})
     found: dict[str, Any] = {}
     for name, value in _added(owner).items():
-        if name in made and _are_the_same(made[name], list(_parts(value))):
+        is_as_made = name in made and _are_the_same(made[name], list(_parts(value)))
+        # An object may have got a state since.
+        if is_as_made and others.save_all_of(value):
             continue
         try:
             others.check(value, f"the attribute {name} of {kind}")
@@ -145,8 +147,10 @@ class _Others:
     def save_all_of(self, value: Any) -> bool:
         """Return whether there is nothing in a value but what others save, or has no state."""
         parts = list(_parts(value))
-        are_plain = all(is_immutable(part) for part in parts)
-        return not are_plain and all(self._save(part) or self._is_function(part) for part in parts)
+        if all(is_immutable(part) for part in parts):
+            # It is saved, unless it is something like a named tuple, which checkpoints do not have.
+            return never_changes(value) and not is_immutable(value)
+        return all(self._save(part) or self._is_function(part) for part in parts)
 
     def check(self, value: Any, name: str) -> None:
         """Raise an error if a value cannot be saved, or would come back as something else."""
@@ -257,7 +261,7 @@ def _restored_with(owner: Any) -> list[Any]:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Iterate over what is in containers in a value. Empty containers count, each one once."""
+    """Iterate over keys and values in containers in a value. Empty containers count, each once."""
     visited = set()
     waiting = [value]
     while waiting:
@@ -266,7 +270,7 @@ def _parts(value: Any) -> Iterator[Any]:
             yield one
         elif id(one) not in visited:
             visited.add(id(one))
-            waiting += one.values() if isinstance(one, dict) else one
+            waiting += [*one.keys(), *one.values()] if isinstance(one, dict) else one
 
 
 def _are_the_same(parts: list[Any], others: list[Any]) -> bool:

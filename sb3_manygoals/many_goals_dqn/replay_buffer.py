@@ -552,6 +552,8 @@ class ManyGoalsReplayBuffer(ReplayBuffer):
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes. Of arrays that are not full, only the filled part is pickled."""
         attributes = vars(self).copy()
+        # A model notes this anew. It may have what a subclass leaves out here.
+        attributes.pop("_made_without_state", None)
         filled = {}
         for name in (*_OBSERVATION_ARRAYS, *_OTHER_ARRAYS, "state_ids"):
             array = attributes[name]

@@ -2,7 +2,7 @@
 
 import enum
 import warnings
-from collections import deque
+from collections import deque, namedtuple
 from functools import partial
 
 import numpy as np
@@ -19,6 +19,9 @@ from tests.sb3_manygoals.worlds import Corridor
 SETTINGS = {"learning_starts": 1, "batch_size": 8, "updates_per_step": 1.0, "device": "cpu"}
 
 
+Limits = namedtuple("Limits", "low high")
+
+
 class WithParts(TDTargets):
     """Targets with attributes of all kinds."""
 
@@ -33,6 +36,8 @@ class WithParts(TDTargets):
         self.loss = nn.functional.mse_loss
         self.scaled_loss = lambda values: self.loss(values, network(values)) * scale
         self.kind = dict
+        self.limits = Limits(0.0, 1.0)
+        self.shape = th.ones(2).shape
         self.mean = np.mean
         self.space = context.policy.action_space
         self.method = self.after_update
@@ -94,6 +99,12 @@ class Mode(enum.Flag):
     B = 2
 
 
+class Statistics:
+    """An object that has nothing of its own at first."""
+
+    count = 0
+
+
 class Replacing(TDTargets):
     """Targets that replace in training what has no state."""
 
@@ -105,6 +116,8 @@ class Replacing(TDTargets):
         self.recent = deque([context.policy.q_net], maxlen=2)
         self.dtype = th.float32
         self.flags = Mode.A
+        self.statistics = Statistics()
+        self.by_distance = {"near": th.relu}
 
     def warm(self):
         """Nothing."""
@@ -118,6 +131,8 @@ class Replacing(TDTargets):
         self.recent.append(network)
         self.dtype = th.float16
         self.flags = Mode.A | Mode.B
+        self.statistics.count += 1
+        self.by_distance = {"far": th.relu}
 
 
 class Changing(TDTargets):
@@ -154,6 +169,19 @@ class Changing(TDTargets):
         self.scale += 1.0
         self.second = th.ones(1)
         self.anchor = th.zeros_like(self.anchor)
+
+
+class WithFunction(ManyGoalsReplayBuffer):
+    """A replay memory with a function that cannot be pickled."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.priority = lambda: len(self)
+
+    def __getstate__(self):
+        state = super().__getstate__()
+        del state["attributes"]["priority"]
+        return state
 
 
 class MarkedBuffer(ManyGoalsReplayBuffer):
@@ -276,6 +304,13 @@ def test_an_array_of_the_replay_memory_may_be_used_by_the_targets(kind, tmp_path
     assert again.targets.beside.any() == (kind is MarkedBuffer)
 
 
+def test_what_a_replay_memory_leaves_out_of_pickles_stays_out(tmp_path):
+    kinds = {"replay_buffer_class": WithFunction}
+    model = ManyGoalsDQN("MlpPolicy", Corridor(), **kinds, **SETTINGS)
+    model.save_replay_buffer(tmp_path / "memory.pkl")
+    assert "priority" in vars(model.replay_buffer)
+
+
 def test_what_replaces_a_thing_without_a_state_is_named():
     model = ManyGoalsDQN("MlpPolicy", Corridor(), target_class=Replacing, **SETTINGS)
     with warnings.catch_warnings():
@@ -285,7 +320,10 @@ def test_what_replaces_a_thing_without_a_state_is_named():
     with pytest.warns(UserWarning, match="left out of checkpoints") as caught:
         assert model.get_checkpoint_state()["added_to_targets"] == {}
     named = [str(one.message).split("attribute ")[1].split()[0] for one in caught]
-    assert named == ["mode", "weigh", "best", "recent", "dtype", "flags"]
+    assert named == [
+        *("mode", "weigh", "best", "recent", "dtype", "flags"),
+        *("statistics", "by_distance"),
+    ]
 
 
 def test_tensors_come_back_on_the_device_of_those_in_their_place_or_of_the_model():
