@@ -39,6 +39,9 @@ from sb3_manygoals.goals.wrapping import goal_trackers
 MOST_KNOWN = 1_000
 """Most goals that are measured in a world without tables, whose steps take time."""
 
+GOALS_FILE = "eval_goals.npy"
+"""The copy of a file of goals, in the folder of a run."""
+
 # Most copies of a world without tables in which goals are pursued at once.
 _MOST_COPIES = 64
 
@@ -89,9 +92,10 @@ class MasteryConfig(AgentConfig):
     curve_goals: int = 1_000
     """Most goals that are measured while it trains: measuring all goals of a large world takes as
     long as some ten thousand steps."""
-    eval_goals: Path | None = None
+    eval_goals: str | None = None
     """File of NumPy (.npy) with the observations that are measured, for a world whose observations
-    cannot be listed. By default, these are observations that the agent has met."""
+    cannot be listed. The run keeps a copy. By default, they are observations that the agent has
+    met."""
     scenarios: int | None = None
     """Number of scenarios of a world that accepts few seeds, from 0 to one less than this: it is
     trained and measured with those. By default a world accepts any seed."""
@@ -105,11 +109,11 @@ class MasteryConfig(AgentConfig):
         """
         Train, or go on with it, measure, and write the files of the run.
 
-        These are ``config.json``, ``checkpoints/``, ``progress.csv``, ``mastery.csv``,
-        ``goals.csv``, ``summary.csv``, ``model.zip``, ``world.npz`` (of ManyGoalsDQN) or
-        ``goals.npz`` (of hindsight), ``report.html`` with ``report-data/``, and TensorBoard events.
-        A world that renders has ``reaching.gif``, too; a run of ManyGoalsDQN in TwoRoomsSwitch has
-        ``demo.html``.
+        These are ``config.json``, ``eval_goals.npy`` if goals were given, ``checkpoints/``,
+        ``progress.csv``, ``mastery.csv``, ``goals.csv``, ``summary.csv``, ``model.zip``,
+        ``world.npz`` (of ManyGoalsDQN) or ``goals.npz`` (of hindsight), ``report.html`` with
+        ``report-data/``, and TensorBoard events. A world that renders has ``reaching.gif``, too; a
+        run of ManyGoalsDQN in TwoRoomsSwitch has ``demo.html``.
 
         :return: the folder of the run
         :raises SettingError: if an option is out of range, or does not fit the world
@@ -125,6 +129,8 @@ class MasteryConfig(AgentConfig):
         folder = recording.open_folder(config, f"mastery-{self.agent}-{name}-seed{self.seed}")
         if evaluated.tables is not None:
             print(f"{len(evaluated.tables)} observations can be reached")
+        elif evaluated.goals is not None and config.resume is None:
+            np.save(folder / GOALS_FILE, evaluated.goals)
         seconds = _train(config, folder, evaluated)
         conclude(config, folder, evaluated, seconds)
         pages = [folder / name for name in ("report.html", "demo.html")]
@@ -152,7 +158,10 @@ class EvaluatedAgent:
     without tables and without a file.
     """
     goals: NDArray[Any] | None
-    """The measured goals, as the model observes them; None: those that it knows in the end."""
+    """
+    Those of which the measured goals have the numbers ``states``, as the model observes them. None:
+    what is measured are goals that it knows in the end.
+    """
 
 
 def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
@@ -181,16 +190,43 @@ def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
                 "eval_goals is for worlds whose observations cannot be listed, got "
                 f"{config.eval_goals}. All {len(tables)} observations of {world.id} are known"
             )
-        goals = read_goals(Path(config.eval_goals), world)
+        goals = _given_goals(config, world)
     n_states = 0 if goals is None else len(goals)
     held_out = choose_held_out(n_states, config.held_out, config.seed)
     model, numbered = make(config, world, tables, held_out if held_out.any() else None)
+    if getattr(model, "goals_in_replay", False):
+        model.get_env().close()
+        raise SettingError(
+            "goals_in_replay must be False here, got True: a run writes the goals that the agent "
+            "knows, and then it knows none"
+        )
     states = np.sort(np.random.default_rng(0).permutation(n_states)[: config.most_goals])
     if tables is not None and numbered:
         goals = np.arange(n_states)
         tables = replace(tables, space=spaces.Discrete(n_states), observations=goals)
-    measured_goals = None if goals is None else goals[states]
-    return EvaluatedAgent(model, numbered, world, tables, held_out[states], states, measured_goals)
+    if config.eval_goals is not None:
+        known = goal_trackers(model.get_env())[0].goal_buffer
+        if not known.goals_are_observations:
+            raise SettingError(
+                "eval_goals must not be given for an agent whose goals are no observations, got "
+                f"{config.eval_goals}"
+            )
+    return EvaluatedAgent(model, numbered, world, tables, held_out[states], states, goals)
+
+
+def _given_goals(config: MasteryConfig, world: World) -> NDArray[Any]:
+    """Return the goals of a file, or those that the run has kept if it goes on."""
+    assert config.eval_goals is not None
+    given = Path(config.eval_goals)
+    if config.resume is None:
+        return read_goals(given, world)
+    kept = read_goals(config.resume / GOALS_FILE, world)
+    if given.exists() and not np.array_equal(read_goals(given, world), kept):
+        raise SettingError(
+            f"eval_goals has other goals than when the run was begun, got {given}. Begin another "
+            f"run, or write the goals of {config.resume / GOALS_FILE} into it"
+        )
+    return kept
 
 
 def read_goals(path: Path, world: World) -> NDArray[Any]:
@@ -262,7 +298,7 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
         assert config.eval_freq is not None
         callback = MasteryCallback(
             _worlds(evaluated, len(some)),
-            evaluated.goals[some],
+            evaluated.goals[states[some]],
             config.eval_freq,
             config.eval_steps,
             config.eval_epsilon,
@@ -371,7 +407,7 @@ class ByPlan:
 def _measured_goals(config: MasteryConfig, evaluated: EvaluatedAgent) -> NDArray[Any]:
     """Return the goals that are measured, as the model observes them."""
     if evaluated.goals is not None:
-        return evaluated.goals
+        return evaluated.goals[evaluated.states]
     known: NDArray[Any] = evaluated.model.goal_buffer.observations
     rows = np.random.default_rng(0).permutation(len(known))[: min(MOST_KNOWN, config.most_goals)]
     return known[np.sort(rows)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from benchmarks.mastery import GOALS_FILE
 from benchmarks.report import PastRunError
 from benchmarks.suite import Spec, SuiteError, read_result
 
@@ -17,17 +19,12 @@ KEY = ["study", "agent", "game", "seed", "steps"]
 """Columns that say which run it is."""
 NUMBERS = ["step", "attempts", "training_seconds", "wall_seconds", "score"]
 """Columns with measurements."""
-COMPARABLE = (
-    "env_id",
-    "map",
-    "eval_steps",
-    "eval_epsilon",
-    "total_steps",
-    "held_out",
-    "eval_goals",
-)
-"""Settings that make mastery comparable: runs that differ in one are summed up apart."""
-INCIDENTAL = {"seed", "output", "resume", "progress_bar", "checkpoint_minutes"}
+COMPARABLE = ("env_id", "map", "eval_steps", "eval_epsilon", "total_steps", "held_out")
+"""
+Settings that make mastery comparable: runs that differ in one, or in the goals of a file, are
+summed up apart.
+"""
+INCIDENTAL = {"seed", "output", "resume", "progress_bar", "checkpoint_minutes", "eval_goals"}
 """Settings in which runs of one agent may differ."""
 NOT_SHOWN = ("lock", "spec.json", "report.html")
 """Files in the folder of a run that are not for readers."""
@@ -211,7 +208,11 @@ def _measured(own: Path) -> dict[str, Any]:
     """Return what a run's own folder says of it: its record, and how far it has come."""
     record = json.loads((own / "config.json").read_text(encoding="utf-8"))
     settings = record.get("settings", {})
-    group = str([settings.get(each) for each in COMPARABLE]) if "eval_steps" in settings else None
+    group = None
+    if "eval_steps" in settings:
+        goals = own / GOALS_FILE
+        digest = hashlib.sha256(goals.read_bytes()).hexdigest() if goals.is_file() else None
+        group = str([*(settings.get(each) for each in COMPARABLE), digest])
     found = {"record": record, "settings": settings, "group": group}
     for name, column in (("summary.csv", "steps"), ("mastery.csv", "step"), ("curve.csv", "step")):
         table = pd.read_csv(own / name) if (own / name).is_file() else pd.DataFrame()

@@ -119,7 +119,7 @@ class MasteryStudyConfig(StudyConfig):
     seeds: int = 6
     eval_goals: Path | None = None
     """File of NumPy (.npy) with the observations by which all agents are measured, see ``mastery``.
-    Runs on other machines need it at the same place there."""
+    Runs on other machines need it at the same place there. Do not change it between runs."""
 
     @property
     def study(self) -> Study:

@@ -238,7 +238,7 @@ def goals_of_a_corridor(tmp_path):
 def test_goals_in_a_file_measure_any_agent(
     agent, goals_of_a_corridor, tmp_path, capsys, without_pictures
 ):
-    options = {"env_id": "Corridor-v0", "eval_goals": goals_of_a_corridor, "total_steps": 400}
+    options = {"env_id": "Corridor-v0", "eval_goals": str(goals_of_a_corridor), "total_steps": 400}
     folder = config(agent=agent, eval_freq=200, output=tmp_path / "runs", **options).run()
     said = capsys.readouterr().out
     assert f"The goals that are measured are those in {goals_of_a_corridor}" in said
@@ -251,8 +251,47 @@ def test_goals_in_a_file_measure_any_agent(
     assert float(summary["greedy"]) == pytest.approx(reached / 3, abs=1e-3)
 
 
+def test_a_run_goes_on_with_the_goals_that_it_was_begun_with(
+    goals_of_a_corridor, tmp_path, without_pictures
+):
+    file = str(goals_of_a_corridor)
+    begun = config(
+        env_id="Corridor-v0", eval_goals=file, total_steps=200, eval_freq=200, output=tmp_path / "a"
+    )
+    folder = begun.run()
+    goes_on = dataclasses.replace(begun, total_steps=400, resume=folder)
+    np.save(file, np.eye(9, dtype=np.uint8)[:4])
+    with pytest.raises(SettingError, match="eval_goals has other goals than when the run was"):
+        goes_on.run()
+    goals_of_a_corridor.unlink()
+    assert goes_on.run() == folder
+    assert [row["step"] for row in rows_of(folder / "mastery.csv")] == ["0", "200", "400"]
+    assert rows_of(folder / "summary.csv")[0]["measured"] == "3"
+    assert begun.saved(folder).eval_goals == file
+
+
+def test_an_agent_that_keeps_no_goals_is_refused_before_it_learns(tmp_path):
+    kwargs = json.dumps({**TINY, "goals_in_replay": True})
+    with pytest.raises(SettingError, match="goals_in_replay must be False here, got True"):
+        config(agent_kwargs=kwargs, output=tmp_path / "runs").run()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_goals_in_a_file_are_no_goals_of_another_kind(goals_of_a_corridor, tmp_path):
+    kinds = {"goal": {"function": "numpy:asarray"}, "reached": {"function": "numpy:equal"}}
+    kwargs = json.dumps({**TINY, "goal_wrapper_kwargs": kinds})
+    with pytest.raises(SettingError, match="for an agent whose goals are no observations"):
+        config(
+            env_id="Corridor-v0",
+            eval_goals=str(goals_of_a_corridor),
+            agent_kwargs=kwargs,
+            output=tmp_path / "runs",
+        ).run()
+    assert not (tmp_path / "runs").exists()
+
+
 def test_of_many_goals_in_a_file_some_are_measured(goals_of_a_corridor, tmp_path, without_pictures):
-    options = {"env_id": "Corridor-v0", "eval_goals": goals_of_a_corridor, "total_steps": 200}
+    options = {"env_id": "Corridor-v0", "eval_goals": str(goals_of_a_corridor), "total_steps": 200}
     # A list of numbers becomes an array of another dtype.
     np.save(goals_of_a_corridor, np.load(goals_of_a_corridor).astype(np.int64))
     options |= {"most_goals": 2, "curve_goals": 1}
@@ -263,15 +302,14 @@ def test_of_many_goals_in_a_file_some_are_measured(goals_of_a_corridor, tmp_path
 
 
 def test_files_without_goals_of_the_world_are_refused(goals_of_a_corridor, tmp_path):
-    def refused(message, **options):
+    def refused(message, file, **options):
+        own = {"env_id": "Corridor-v0", "eval_goals": str(file)} | options
         with pytest.raises(SettingError, match=message):
-            config(output=tmp_path / "runs", **{"env_id": "Corridor-v0"} | options).run()
+            config(output=tmp_path / "runs", **own).run()
         assert not (tmp_path / "runs").exists()
 
     missing = tmp_path / "none.npy"
-    refused(
-        r"eval_goals must be a file of observations of Corridor-v0.*none\.npy", eval_goals=missing
-    )
+    refused(r"eval_goals must be a file of observations of Corridor-v0.*none\.npy", missing)
     for name, values, message in (
         ("text", np.array(["a"]), r"eval_goals must be uint8 of shape \(n, 9\)"),
         ("floats", np.ones((2, 9)), "uint8 of shape"),
@@ -280,8 +318,8 @@ def test_files_without_goals_of_the_world_are_refused(goals_of_a_corridor, tmp_p
     ):
         file = tmp_path / f"{name}.npy"
         np.save(file, values)
-        refused(message, eval_goals=file)
-    refused("All 220 observations of .* are known", eval_goals=goals_of_a_corridor, env_id=SMALL.id)
+        refused(message, file)
+    refused("All 220 observations of .* are known", goals_of_a_corridor, env_id=SMALL.id)
 
 
 def test_some_goals_of_a_map_in_a_file_are_measured_and_those_held_out_are_never_taught(

@@ -386,10 +386,17 @@ def test_where_each_run_knows_goals_of_its_own_the_page_says_how_many(tmp_path):
         record = json.loads(config.read_text())
         record["settings"]["eval_goals"] = "goals.npy"
         config.write_text(json.dumps(record))
+        np.save(config.with_name("eval_goals.npy"), np.eye(3))
     page = text_of(reported(tmp_path / "runs"))
     assert "Each run is measured by goals that it knows itself" not in page
     assert "The goals that are measured are those in goals.npy." in page
     assert "goals known" in page
+    second = tmp_path / "page-data" / "mastery2-table.csv"
+    assert not second.exists()
+    # Runs with other goals, in a file of the same name, are no runs to compare with.
+    np.save(tmp_path / "runs" / "default0" / "eval_goals.npy", np.eye(4))
+    reported(tmp_path / "runs")
+    assert second.exists()
 
 
 def test_a_run_that_has_just_begun_cuts_no_finished_run_short(tmp_path):
