@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from benchmarks import film, recording
 from benchmarks.agents.mastery import AgentConfig, make
 from benchmarks.demo import page as demo
+from benchmarks.goal_file import GOALS_FILE, given_goals
 from benchmarks.recording import Clock, CurveLog
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import SettingError, World
 from sb3_manygoals import (
-    GoalBufferWrapper,
     ManyGoalsDQN,
     MasteryCallback,
     MasteryResult,
@@ -33,14 +33,10 @@ from sb3_manygoals import (
 )
 from sb3_manygoals.evaluation import MasteryPoint
 from sb3_manygoals.goals import UNKNOWN
-from sb3_manygoals.goals.spaces import converted
 from sb3_manygoals.goals.wrapping import goal_trackers
 
 MOST_KNOWN = 1_000
 """Most goals that are measured in a world without tables, whose steps take time."""
-
-GOALS_FILE = "eval_goals.npy"
-"""The copy of a file of goals, in the folder of a run."""
 
 # Most copies of a world without tables in which goals are pursued at once.
 _MOST_COPIES = 64
@@ -190,7 +186,7 @@ def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
                 "eval_goals is for worlds whose observations cannot be listed, got "
                 f"{config.eval_goals}. All {len(tables)} observations of {world.id} are known"
             )
-        goals = _given_goals(config, world)
+        goals = given_goals(Path(config.eval_goals), config.resume, world)
     n_states = 0 if goals is None else len(goals)
     held_out = choose_held_out(n_states, config.held_out, config.seed)
     model, numbered = make(config, world, tables, held_out if held_out.any() else None)
@@ -212,45 +208,6 @@ def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
                 f"{config.eval_goals}"
             )
     return EvaluatedAgent(model, numbered, world, tables, held_out[states], states, goals)
-
-
-def _given_goals(config: MasteryConfig, world: World) -> NDArray[Any]:
-    """Return the goals of a file, or those that the run has kept if it goes on."""
-    assert config.eval_goals is not None
-    given = Path(config.eval_goals)
-    if config.resume is None:
-        return read_goals(given, world)
-    kept = read_goals(config.resume / GOALS_FILE, world)
-    if given.exists() and not np.array_equal(read_goals(given, world), kept):
-        raise SettingError(
-            f"eval_goals has other goals than when the run was begun, got {given}. Begin another "
-            f"run, or write the goals of {config.resume / GOALS_FILE} into it"
-        )
-    return kept
-
-
-def read_goals(path: Path, world: World) -> NDArray[Any]:
-    """
-    Read observations of a world from a file.
-
-    :param path: a file that ``numpy.save`` wrote
-    :param world: the world
-    :return: the observations, shape (n, ...), with the dtype of the world's
-    :raises SettingError: if there is no such file, or it does not have observations of the world
-    """
-    env = GoalBufferWrapper(world.make())
-    try:
-        goals = converted(np.load(path, allow_pickle=False), env.goal_buffer.goal_space)
-        found: NDArray[Any] = env.goal_buffer.check_goals(goals, "eval_goals")
-    except (OSError, ValueError, EOFError) as error:
-        raise SettingError(
-            f"eval_goals must be a file of observations of {world.id}, got {path}: {error}"
-        ) from error
-    finally:
-        env.close()
-    if not len(found):
-        raise SettingError(f"eval_goals must have at least one observation, got none in {path}")
-    return found
 
 
 def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.mastery import GOALS_FILE
+from benchmarks.goal_file import GOALS_FILE
 from benchmarks.report import PastRunError
 from benchmarks.suite import Spec, SuiteError, read_result
 
