@@ -27,7 +27,7 @@ def given_goals(given: Path, begun: Path | None, world: World) -> NDArray[Any]:
     :raises SettingError: if a file does not have observations of the world, or the user's has other
         goals than the run
     """
-    if begun is None:
+    if begun is None or not (begun / GOALS_FILE).exists():
         return read_goals(given, world)
     kept = read_goals(begun / GOALS_FILE, world)
     if given.exists() and not np.array_equal(read_goals(given, world), kept):
@@ -36,6 +36,21 @@ def given_goals(given: Path, begun: Path | None, world: World) -> NDArray[Any]:
             f"run, or write the goals of {begun / GOALS_FILE} into it"
         )
     return kept
+
+
+def keep_goals(goals: NDArray[Any], folder: Path) -> None:
+    """
+    Write goals into the folder of a run, whole or not at all, unless they are there.
+
+    :param goals: observations, shape (n, ...)
+    :param folder: the folder
+    """
+    if (folder / GOALS_FILE).exists():
+        return
+    staged = folder / f"{GOALS_FILE}.tmp"
+    with staged.open("wb") as file:
+        np.save(file, goals)
+    staged.replace(folder / GOALS_FILE)
 
 
 def read_goals(path: Path, world: World) -> NDArray[Any]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from benchmarks import film, recording
 from benchmarks.agents.mastery import AgentConfig, make
 from benchmarks.demo import page as demo
-from benchmarks.goal_file import GOALS_FILE, given_goals
+from benchmarks.goal_file import given_goals, keep_goals
 from benchmarks.recording import Clock, CurveLog
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import SettingError, World
@@ -125,8 +125,8 @@ class MasteryConfig(AgentConfig):
         folder = recording.open_folder(config, f"mastery-{self.agent}-{name}-seed{self.seed}")
         if evaluated.tables is not None:
             print(f"{len(evaluated.tables)} observations can be reached")
-        elif evaluated.goals is not None and config.resume is None:
-            np.save(folder / GOALS_FILE, evaluated.goals)
+        elif evaluated.goals is not None:
+            keep_goals(evaluated.goals, folder)
         seconds = _train(config, folder, evaluated)
         conclude(config, folder, evaluated, seconds)
         pages = [folder / name for name in ("report.html", "demo.html")]
