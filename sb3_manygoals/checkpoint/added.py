@@ -12,7 +12,8 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def note_construction(owner: Any, elsewhere: Collection[Any]) -> None:
         return
     others = _Others([owner, *elsewhere])
     owner._made_without_state = {
-        name: list(_parts(value))
+        name: _structure(value)
         for name, value in _added(owner).items()
         if others.save_all_of(value)
     }
@@ -93,7 +94,7 @@ def added_attributes(owner: Any, elsewhere: Collection[Any] = ()) -> dict[str, A
     made: dict[str, Any] = getattr(owner, "_made_without_state", {})
     found: dict[str, Any] = {}
     for name, value in _added(owner).items():
-        is_as_made = name in made and _are_the_same(made[name], list(_parts(value)))
+        is_as_made = name in made and _are_the_same(made[name], _structure(value))
         # An object may have got a state since.
         if is_as_made and others.save_all_of(value):
             continue
@@ -146,7 +147,7 @@ class _Others:
 
     def save_all_of(self, value: Any) -> bool:
         """Return whether there is nothing in a value but what others save, or has no state."""
-        parts = list(_parts(value))
+        parts = _parts(value)
         if all(is_immutable(part) for part in parts):
             # It is saved, unless it is something like a named tuple, which checkpoints do not have.
             return never_changes(value) and not is_immutable(value)
@@ -260,23 +261,50 @@ def _restored_with(owner: Any) -> list[Any]:
     return [value for name, value in found.items() if name not in added]
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    """Iterate over keys and values in containers in a value. Empty containers count, each once."""
-    visited = set()
+@dataclass(frozen=True)
+class _Container:
+    """A container that is not empty, as an entry of :func:`_structure`."""
+
+    kind: type
+    length: int
+    maxlen: int | None
+    """The most elements of a deque. None of another container."""
+    number: int
+    """How many other containers were met before this one was met first."""
+
+
+def _structure(value: Any) -> list[Any]:
+    """
+    Return all objects in a value in an order that tells how they are nested.
+
+    Keys and values follow their container, unless it was met before. Empty containers are objects.
+    """
+    numbers: dict[int, int] = {}
+    found: list[Any] = []
     waiting = [value]
     while waiting:
         one = waiting.pop()
         if not isinstance(one, (list, tuple, dict, deque)) or not one:
-            yield one
-        elif id(one) not in visited:
-            visited.add(id(one))
+            found.append(one)
+            continue
+        if id(one) not in numbers:
+            numbers[id(one)] = len(numbers)
             waiting += [*one.keys(), *one.values()] if isinstance(one, dict) else one
+        maxlen = one.maxlen if isinstance(one, deque) else None
+        found.append(_Container(type(one), len(one), maxlen, numbers[id(one)]))
+    return found
 
 
-def _are_the_same(parts: list[Any], others: list[Any]) -> bool:
-    """Return whether two lists have the same objects."""
-    return len(parts) == len(others) and all(
-        one is other for one, other in zip(parts, others, strict=True)
+def _parts(value: Any) -> list[Any]:
+    """Return the objects in a value that are no containers, or empty ones."""
+    return [one for one in _structure(value) if not isinstance(one, _Container)]
+
+
+def _are_the_same(structure: list[Any], other: list[Any]) -> bool:
+    """Return whether two structures have the same objects in the same places."""
+    return len(structure) == len(other) and all(
+        mine == its if isinstance(mine, _Container) else mine is its
+        for mine, its in zip(structure, other, strict=True)
     )
 
 

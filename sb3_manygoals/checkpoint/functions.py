@@ -73,6 +73,9 @@ CONSTANTS = (
 
 _CONTAINERS = (list, tuple, dict)
 
+_COPIED = {*functools.WRAPPER_ASSIGNMENTS, "__annotations__", "__wrapped__", "cache_parameters"}
+"""Attributes that ``functools.lru_cache`` itself sets on what it makes."""
+
 
 def function_state(
     function: Any, name: str, is_saved_elsewhere: IsSavedElsewhere
@@ -333,7 +336,11 @@ def _parts(function: Any, name: str) -> dict[str, tuple[Any, str]]:
     if isinstance(function, functools.partial):
         return _parts_of_partial(function, name)
     if isinstance(function, functools._lru_cache_wrapper):
-        return {"__wrapped__": (function.__wrapped__, f"{name}.__wrapped__")}
+        own = {key: value for key, value in vars(function).items() if key not in _COPIED}
+        wrapped: dict[str, tuple[Any, str]] = {
+            "__wrapped__": (function.__wrapped__, f"{name}.__wrapped__")
+        }
+        return wrapped | _attributes(own, name)
     parts = {"__self__": (function.__self__, f"{name}.__self__")}
     if isinstance(function, types.MethodType) and not _is_of_class(function):
         parts["__func__"] = (function.__func__, f"{name}.__func__")
@@ -358,9 +365,12 @@ def _parts_of_python_function(
         parts[f"defaults {index}"] = (value, f"{name}.__defaults__[{index}]")
     for key, value in (function.__kwdefaults__ or {}).items():
         parts[f"kwdefaults {key}"] = (value, f"{name}.__kwdefaults__[{key!r}]")
-    for key, value in vars(function).items():
-        parts[f"attribute {key}"] = (_Assigned(value), f"{name}.{key}")
-    return parts
+    return parts | _attributes(vars(function), name)
+
+
+def _attributes(own: dict[str, Any], name: str) -> dict[str, tuple[Any, str]]:
+    """Return attributes that were set on a function, as :func:`_parts` does."""
+    return {f"attribute {key}": (_Assigned(value), f"{name}.{key}") for key, value in own.items()}
 
 
 def _parts_of_partial(partial: functools.partial[Any], name: str) -> dict[str, tuple[Any, str]]:
@@ -370,7 +380,7 @@ def _parts_of_partial(partial: functools.partial[Any], name: str) -> dict[str, t
         parts[f"args {index}"] = (value, f"{name}.args[{index}]")
     for key, value in partial.keywords.items():
         parts[f"keywords {key}"] = (value, f"{name}.keywords[{key!r}]")
-    return parts
+    return parts | _attributes(vars(partial), name)
 
 
 def _restore_function(function: Any, state: dict[str, Any], mismatch: CheckpointError) -> None:
@@ -381,7 +391,12 @@ def _restore_function(function: Any, state: dict[str, Any], mismatch: Checkpoint
         _restore_partial(function, state, mismatch)
     elif isinstance(function, FUNCTIONS):
         for part, part_state in state.items():
-            _restored_value(getattr(function, part, None), part_state, mismatch)
+            kind, _, key = part.partition(" ")
+            if kind == "attribute":
+                present = vars(function).get(key)
+                vars(function)[key] = _restored_value(present, part_state, mismatch)
+            else:
+                _restored_value(getattr(function, part, None), part_state, mismatch)
     elif state:
         raise mismatch
 
@@ -417,6 +432,7 @@ def _restore_partial(
     """Restore the function of a partial, and give it new arguments."""
     args = list(partial.args)
     keywords = dict(partial.keywords)
+    own = dict(vars(partial))
     for part, part_state in state.items():
         kind, _, key = part.partition(" ")
         if kind == "func":
@@ -425,9 +441,11 @@ def _restore_partial(
             args[int(key)] = _restored_value(args[int(key)], part_state, mismatch)
         elif kind == "keywords" and key in keywords:
             keywords[key] = _restored_value(keywords[key], part_state, mismatch)
+        elif kind == "attribute":
+            own[key] = _restored_value(own.get(key), part_state, mismatch)
         else:
             raise mismatch
-    new_state = (partial.func, tuple(args), keywords, vars(partial))
+    new_state = (partial.func, tuple(args), keywords, own)
     partial.__setstate__(new_state)  # type: ignore[attr-defined]
 
 

@@ -1,9 +1,10 @@
 """Attributes that subclasses add, as :mod:`sb3_manygoals.checkpoint.added` finds them."""
 
 import enum
+import math
 import warnings
 from collections import deque, namedtuple
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import pytest
@@ -118,6 +119,11 @@ class Replacing(TDTargets):
         self.flags = Mode.A
         self.statistics = Statistics()
         self.by_distance = {"near": th.relu}
+        self.counted = partial(max, 1.0)
+        self.kept = lru_cache(math.sqrt)
+        self.groups = [[max, min], [abs]]
+        self.latest = deque([max], maxlen=2)
+        self.pair = [[max], [max]]
 
     def warm(self):
         """Nothing."""
@@ -133,6 +139,12 @@ class Replacing(TDTargets):
         self.flags = Mode.A | Mode.B
         self.statistics.count += 1
         self.by_distance = {"far": th.relu}
+        self.counted.calls = 1
+        self.kept.calls = 1
+        # The same functions in the same order are something else in other containers.
+        self.groups = [[max], [min, abs]]
+        self.latest = deque([max], maxlen=3)
+        self.pair[1] = self.pair[0]
 
 
 class Changing(TDTargets):
@@ -322,7 +334,7 @@ def test_what_replaces_a_thing_without_a_state_is_named():
     named = [str(one.message).split("attribute ")[1].split()[0] for one in caught]
     assert named == [
         *("mode", "weigh", "best", "recent", "dtype", "flags"),
-        *("statistics", "by_distance"),
+        *("statistics", "by_distance", "counted", "kept", "groups", "latest", "pair"),
     ]
 
 

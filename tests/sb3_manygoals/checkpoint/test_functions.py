@@ -306,6 +306,26 @@ def count_by_attribute(env):
     return pay
 
 
+def count_by_attribute_of_partial(env):
+    def pay():
+        own.count += 1
+        return own.count
+
+    own = functools.partial(pay)
+    own.count = 0
+    return own
+
+
+def count_by_attribute_of_cache(env):
+    def pay(depth):
+        own.count += 1
+        return own.count
+
+    own = functools.lru_cache(maxsize=0)(pay)
+    own.count = 0
+    return functools.partial(own, 0)
+
+
 def count_by_default(env):
     # That the defaults are kept from call to call is the point.
     def pay(counts=[0], *, more={"n": 0}):  # noqa: B006
@@ -364,6 +384,8 @@ GOES_ON = {
     "list": count_by_list,
     "number": count_by_number,
     "attribute": count_by_attribute,
+    "attribute of a partial": count_by_attribute_of_partial,
+    "attribute of a cache": count_by_attribute_of_cache,
     "default": count_by_default,
     "random numbers": draw,
     "shared with an attribute": shared,
