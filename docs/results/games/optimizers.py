@@ -54,6 +54,8 @@ def main(root: Path) -> None:
     """
     Write a row for each optimizer of each finished run with many goals.
 
+    Rows of other runs stay in the table: a checkpoint is large, and nobody keeps all of them.
+
     :param root: the folder of the study
     """
     rows = []
@@ -65,7 +67,9 @@ def main(root: Path) -> None:
         for name, optimizer in found.items():
             run = {"game": spec["game"], "seed": spec["seed"], "optimizer": name}
             rows.append({**run, **row(optimizer)})
-    table = pd.DataFrame(rows)
+    keys = ["game", "seed", "optimizer"]
+    both = pd.concat([pd.read_csv(TABLE), pd.DataFrame(rows)])
+    table = both.drop_duplicates(keys, keep="last").sort_values(keys)
     table.to_csv(TABLE, index=False)
     print(table.to_string())
 
