@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.suite.spec import write_whole
 from benchmarks.worlds import SettingError, World
 from sb3_manygoals import GoalBufferWrapper
 from sb3_manygoals.goals.spaces import converted
@@ -24,33 +27,41 @@ def given_goals(given: Path, begun: Path | None, world: World) -> NDArray[Any]:
     :param begun: the folder of a run that goes on; None: it begins
     :param world: the world of the run
     :return: observations of the world, shape (n, ...)
-    :raises SettingError: if a file does not have observations of the world, or the user's has other
-        goals than the run
+    :raises SettingError: if a file does not have observations of the world, the user's has other
+        goals than the run, or the run has lost its copy
     """
-    if begun is None or not (begun / GOALS_FILE).exists():
+    if begun is None:
         return read_goals(given, world)
-    kept = read_goals(begun / GOALS_FILE, world)
+    copy = begun / GOALS_FILE
+    if not copy.exists():
+        # The copy is written before training begins.
+        if any((begun / name).exists() for name in ("checkpoints", "mastery.csv")):
+            raise SettingError(
+                f"eval_goals must be what the run was begun with, but its copy {copy} is missing. "
+                "Put it back, or begin another run"
+            )
+        return read_goals(given, world)
+    kept = read_goals(copy, world)
     if given.exists() and not np.array_equal(read_goals(given, world), kept):
         raise SettingError(
             f"eval_goals has other goals than when the run was begun, got {given}. Begin another "
-            f"run, or write the goals of {begun / GOALS_FILE} into it"
+            f"run, or give {copy}, with which this one goes on"
         )
     return kept
 
 
 def keep_goals(goals: NDArray[Any], folder: Path) -> None:
     """
-    Write goals into the folder of a run, whole or not at all, unless they are there.
+    Write goals into the folder of a run, whole and durably, unless they are there.
 
     :param goals: observations, shape (n, ...)
     :param folder: the folder
     """
     if (folder / GOALS_FILE).exists():
         return
-    staged = folder / f"{GOALS_FILE}.tmp"
-    with staged.open("wb") as file:
-        np.save(file, goals)
-    staged.replace(folder / GOALS_FILE)
+    content = io.BytesIO()
+    np.save(content, goals)
+    write_whole(folder / GOALS_FILE, content.getvalue())
 
 
 def read_goals(path: Path, world: World) -> NDArray[Any]:
@@ -64,11 +75,15 @@ def read_goals(path: Path, world: World) -> NDArray[Any]:
     """
     env = GoalBufferWrapper(world.make())
     try:
-        goals = converted(np.load(path, allow_pickle=False), env.goal_buffer.goal_space)
+        with path.open("rb") as file:
+            # Unlike numpy.load, this says of other kinds of files what is wrong with them.
+            array = np.lib.format.read_array(file, allow_pickle=False)
+        goals = converted(array, env.goal_buffer.goal_space)
         found: NDArray[Any] = env.goal_buffer.check_goals(goals, "eval_goals")
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, SyntaxError, TokenError) as error:
         raise SettingError(
-            f"eval_goals must be a file of observations of {world.id}, got {path}: {error}"
+            f"eval_goals must be a file by numpy.save of observations of {world.id}, got {path}: "
+            f"{error}"
         ) from error
     finally:
         env.close()

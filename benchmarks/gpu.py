@@ -20,6 +20,7 @@ import torch as th
 
 from benchmarks import recording
 from benchmarks.suite.attempt import obeying_signals
+from benchmarks.suite.spec import write_whole
 from benchmarks.worlds import SettingError
 
 Command = tuple[str, ...]
@@ -73,7 +74,7 @@ class GPUConfig:
                 try:
                     _side_by_side(folder, step, commands, until, rows)
                 finally:
-                    pd.DataFrame(rows).to_csv(folder / "gpu.csv", index=False)
+                    write_whole(folder / "gpu.csv", pd.DataFrame(rows).to_csv(index=False))
         print(f"written to {folder}")
         return folder
 

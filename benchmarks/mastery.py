@@ -22,6 +22,7 @@ from benchmarks.agents.mastery import AgentConfig, make
 from benchmarks.demo import page as demo
 from benchmarks.goal_file import given_goals, keep_goals
 from benchmarks.recording import Clock, CurveLog
+from benchmarks.suite.spec import write_whole
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import SettingError, World
 from sb3_manygoals import (
@@ -118,6 +119,7 @@ class MasteryConfig(AgentConfig):
         self.check_counts("final_episodes", "most_goals", "curve_goals", "scenarios")
         if not 0.0 <= self.eval_epsilon <= 1.0:
             raise SettingError(f"eval_epsilon must be in [0, 1], got {self.eval_epsilon}")
+        recording.check_resumption(self)
         th.set_num_threads(self.threads)
         evaluated = _evaluated(self)
         config = replace(self, eval_freq=self.eval_freq or max(1, self.total_steps // 5))
@@ -147,16 +149,16 @@ class EvaluatedAgent:
     tables: Tables | None
     """Tables of the world, as the model observes it, if there are any."""
     held_out: NDArray[np.bool_]
-    """Which of the measured goals are held out, shape (n_goals,)."""
+    """Which of ``goals`` are held out, shape (n,)."""
     states: NDArray[np.int64]
     """
-    State numbers of the measured goals, or their rows in a file of goals, shape (n_goals,); none
-    without tables and without a file.
+    Numbers of those of ``goals`` that are measured after training, shape (n_measured,): of their
+    states, or of their rows in a file. None without tables and without a file.
     """
     goals: NDArray[Any] | None
     """
-    Those of which the measured goals have the numbers ``states``, as the model observes them. None:
-    what is measured are goals that it knows in the end.
+    All goals that may be measured, as the model observes them, shape (n, ...). None: what is
+    measured are goals that it knows in the end.
     """
 
 
@@ -193,8 +195,8 @@ def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
     if getattr(model, "goals_in_replay", False):
         model.get_env().close()
         raise SettingError(
-            "goals_in_replay must be False here, got True: a run writes the goals that the agent "
-            "knows, and then it knows none"
+            "goals_in_replay must be False here, got True: a run writes what the agent knows to "
+            "world.npz, and this agent has its goals in its replay memory only"
         )
     states = np.sort(np.random.default_rng(0).permutation(n_states)[: config.most_goals])
     if tables is not None and numbered:
@@ -203,11 +205,12 @@ def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
     if config.eval_goals is not None:
         known = goal_trackers(model.get_env())[0].goal_buffer
         if not known.goals_are_observations:
+            model.get_env().close()
             raise SettingError(
                 "eval_goals must not be given for an agent whose goals are no observations, got "
                 f"{config.eval_goals}"
             )
-    return EvaluatedAgent(model, numbered, world, tables, held_out[states], states, goals)
+    return EvaluatedAgent(model, numbered, world, tables, held_out, states, goals)
 
 
 def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
@@ -232,15 +235,16 @@ def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
 def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> float:
     """Train, and measure meanwhile where goals are known. Return the seconds of training."""
     held_out = evaluated.held_out
-    states = evaluated.states
     columns = [f"held_out_{name}" for name in CURVE[2:] if held_out.any()]
     curve = CurveLog(folder / "mastery.csv", CURVE + columns)
     callback: MasteryCallback | Clock = Clock()
     if evaluated.goals is not None:
-        some = np.sort(np.random.default_rng(1).permutation(len(states))[: config.curve_goals])
+        n_goals = len(evaluated.goals)
+        # A run that goes on may have another number of goals to measure in the end. These stay.
+        some = np.sort(np.random.default_rng(1).permutation(n_goals)[: config.curve_goals])
         # Of few held-out goals, none may be among those drawn: then all goals are measured.
         if held_out.any() and not held_out[some].any():
-            some = np.arange(len(states))
+            some = np.arange(n_goals)
 
         def note(point: MasteryPoint) -> None:
             """Add a measurement to the curve."""
@@ -255,7 +259,7 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
         assert config.eval_freq is not None
         callback = MasteryCallback(
             _worlds(evaluated, len(some)),
-            evaluated.goals[states[some]],
+            evaluated.goals[some],
             config.eval_freq,
             config.eval_steps,
             config.eval_epsilon,
@@ -291,10 +295,12 @@ def conclude(
 
     print("measuring which goals are reached", flush=True)
     results = _measure(config, evaluated)
-    goals = _measured_goals(config, evaluated)
-    pd.DataFrame(_goals(evaluated, goals, results)).to_csv(folder / "goals.csv", index=False)
+    goals = pd.DataFrame(_goals(evaluated, _measured_goals(config, evaluated), results))
     summary = _summary(config, evaluated, results, training_seconds)
-    pd.DataFrame([summary]).to_csv(folder / "summary.csv", index=False)
+    # Without a summary, a run has not finished: it is never beside goals of another measurement.
+    (folder / "summary.csv").unlink(missing_ok=True)
+    write_whole(folder / "goals.csv", goals.to_csv(index=False))
+    write_whole(folder / "summary.csv", pd.DataFrame([summary]).to_csv(index=False))
     _film(config, evaluated, results["greedy"], folder / "reaching.gif")
     if evaluated.world.is_two_rooms and config.agent in demo.AGENTS:
         try:
@@ -403,11 +409,9 @@ def _measure(config: MasteryConfig, evaluated: EvaluatedAgent) -> dict[str, Mast
         results["plan"] = evaluate_mastery(
             ByPlan(model, config.seed), goal_buffer=known, warn=False, **task
         )
-    if evaluated.held_out.any():
-        results |= {
-            f"held_out_{name}": result.subset(evaluated.held_out)
-            for name, result in results.items()
-        }
+    held_out = evaluated.held_out[evaluated.states]
+    if held_out.any():
+        results |= {f"held_out_{name}": result.subset(held_out) for name, result in results.items()}
     return results
 
 
@@ -480,7 +484,7 @@ def _goals(
     }
     if evaluated.goals is not None:
         table["state"] = evaluated.states
-        table["held_out"] = evaluated.held_out.astype(int)
+        table["held_out"] = evaluated.held_out[evaluated.states].astype(int)
     if evaluated.numbered:
         # In a table, each transition updates every goal.
         table["updates"] = model.num_timesteps

@@ -55,7 +55,7 @@ CHANGEABLE = frozenset(
     {
         *("output", "resume", "progress_bar", "checkpoint_minutes", "threads", "device"),
         *("total_steps", "steps", "patience"),
-        *("eval_freq", "eval_episodes", "final_episodes", "most_goals", "curve_goals"),
+        *("eval_freq", "eval_episodes", "final_episodes", "most_goals", "eval_goals"),
         *("learning_rate", "pretraining_learning_rate", "ent_coef", "weight"),
         *("batch_size", "goal_batch_size", "agent_kwargs", "map"),
     }
@@ -63,9 +63,10 @@ CHANGEABLE = frozenset(
 """
 Options whose values may change when a run goes on.
 
-The file of a map may have another path, and some arguments in ``agent_kwargs`` may change. The
-checkpoint refuses others, and another map. Of all other options, the checkpoint brings back what
-they were. New values would have no effect, or only on a part of the measurements.
+The files of a map and of goals may have other paths, and some arguments in ``agent_kwargs`` may
+change. The checkpoint refuses others, and another map. The run refuses other goals. Of all other
+options, the checkpoint brings back what they were. New values would have no effect, or only on a
+part of the measurements.
 """
 
 NAMES = {"env_id": "world"}
@@ -156,31 +157,45 @@ def open_folder(config: RunConfig, name: str) -> Path:
     :param config: settings; their ``resume`` is the folder of a run that goes on
     :param name: beginning of the name of a new folder
     :return: a new folder with ``config.json``, or that of the run that goes on
-    :raises SettingError: if the run that goes on was begun with another value of an option that is
-        not one of :data:`CHANGEABLE`
+    :raises SettingError: see :func:`check_resumption`
     """
+    check_resumption(config)
     folder = config.resume or create(config.output, name)
     if config.resume is None:
         write_config(folder, config)
-    else:
-        for name, value in _fixed_at_begin(config, folder).items():
-            raise SettingError(
-                f"{NAMES.get(name, name)} must be {value}, as the run in {folder} was begun with "
-                f"it, got {getattr(config, name)}"
-            )
     print(f"writing to {folder}")
     return folder
+
+
+def check_resumption(config: RunConfig) -> None:
+    """
+    Check that a run that goes on has the options with which it was begun.
+
+    :param config: settings; their ``resume`` is the folder of a run that goes on, None of a new one
+    :raises SettingError: if the run was begun with another value of an option that is not one of
+        :data:`CHANGEABLE`, or with goals of its own and not of a file, or the reverse
+    """
+    if config.resume is None:
+        return
+    for name, value in _fixed_at_begin(config, config.resume).items():
+        raise SettingError(
+            f"{NAMES.get(name, name)} must be {value}, as the run in {config.resume} was begun "
+            f"with it, got {getattr(config, name)}"
+        )
 
 
 def _fixed_at_begin(config: RunConfig, folder: Path) -> dict[str, Any]:
     """Return the options that must stay what they were when a run began, and differ now."""
     begun = config.saved(folder)
-    return {
-        field.name: getattr(begun, field.name)
-        for field in dataclasses.fields(config)
-        if field.name not in CHANGEABLE
-        and getattr(config, field.name) != getattr(begun, field.name)
-    }
+    fixed = {}
+    for field in dataclasses.fields(config):
+        now = getattr(config, field.name)
+        before = getattr(begun, field.name)
+        # A run measures goals of a file from the beginning, or never.
+        is_begun_or_ended = field.name == "eval_goals" and None in (now, before)
+        if now != before and (field.name not in CHANGEABLE or is_begun_or_ended):
+            fixed[field.name] = before
+    return fixed
 
 
 def write_config(folder: Path, config: Any) -> dict[str, Any]:

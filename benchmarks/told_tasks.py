@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 import gym_twoRooms  # noqa: F401 - registers its worlds
 from benchmarks.agents.mastery import make
 from benchmarks.mastery import MasteryConfig
+from benchmarks.suite.spec import write_whole
 from benchmarks.worlds import SettingError
 from gym_twoRooms.mdp import TwoRoomsMDP
 from gym_twoRooms.oracle import transition_matrices
@@ -172,7 +173,7 @@ class ToldTasksConfig:
         table = pd.DataFrame(
             rows, columns=["task", "rewarded", "policy", "return", "best", "ratio"]
         )
-        table.to_csv(self.output, index=False, float_format="%.4f")
+        write_whole(self.output, table.to_csv(index=False, float_format="%.4f"))
         for way, ratios in table.groupby("policy")["ratio"]:
             done = (ratios >= 0.95).sum()
             print(f"{way}: {done} of {len(ratios)} tasks at .95 of the best or more")

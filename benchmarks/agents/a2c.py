@@ -25,6 +25,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import recording, worlds
 from benchmarks.recording import Clock, CurveLog, RunConfig
+from benchmarks.suite.spec import write_whole
 from sb3_manygoals.networks import PaddedCNN
 
 WorldName = Literal["atari", "two_rooms", "minigrid", "minigrid_view", "minatar"]
@@ -318,7 +319,7 @@ def train(
         "training_seconds": seconds,
         **result,
     }
-    (folder / "score.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_whole(folder / "score.json", json.dumps(record, indent=2) + "\n")
     said = "no episode has ended"
     if score is not None:
         said = f"score {score:.3f}, mean of the last {LAST} episodes"

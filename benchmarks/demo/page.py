@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
+from benchmarks.suite.spec import write_whole
 from benchmarks.worlds import SettingError, World, building
 from gym_twoRooms import TwoRoomsMDP, TwoRoomsSwitchEnv
 from gym_twoRooms.mdp import COLOURS, THINGS
@@ -106,7 +107,7 @@ def write(folder: Path) -> Path:
         model = ManyGoalsDQN.load(folder / "model.zip", device="cpu")
     mdp = cast("TwoRoomsSwitchEnv", world.make().unwrapped).mdp
     page = folder / "demo.html"
-    page.write_text(render(model, mdp), encoding="utf-8")
+    write_whole(page, render(model, mdp))
     return page
 
 

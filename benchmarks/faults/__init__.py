@@ -24,6 +24,7 @@ from benchmarks.faults import trials
 from benchmarks.faults.bad_data import BAD_STEPS, WORKER_KILLED, bad_data
 from benchmarks.faults.learners import LEARNERS, Learner
 from benchmarks.faults.trials import SURVIVED, Result, Trial, undisturbed
+from benchmarks.suite.spec import write_whole
 from benchmarks.worlds import SettingError
 
 LONGEST_EXAMPLE = 300
@@ -87,7 +88,7 @@ class FaultsConfig:
                     rows += of_fault
                     found = _table_of(rows, temporary)
                     # A stop leaves the faults before it.
-                    found.to_csv(folder / "faults.csv", index=False)
+                    write_whole(folder / "faults.csv", found.to_csv(index=False))
         finally:
             os.umask(mask)
         print(f"\n{table(found)}\n\nwritten to {folder}")

@@ -66,6 +66,7 @@ def _section(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
         "id": prefix,
         "title": title + (", goals held out" if settings.get("held_out") else ""),
         "settings": settings,
+        "goals": runs["goals"].iloc[0],
         "measures": tables.MEASURES,
         "levels": tables.LEVELS,
         "agents": table["agent"].tolist(),

@@ -24,8 +24,11 @@ COMPARABLE = ("env_id", "map", "eval_steps", "eval_epsilon", "total_steps", "hel
 Settings that make mastery comparable: runs that differ in one, or in the goals of a file, are
 summed up apart.
 """
-INCIDENTAL = {"seed", "output", "resume", "progress_bar", "checkpoint_minutes", "eval_goals"}
-"""Settings in which runs of one agent may differ."""
+INCIDENTAL = {"seed", "output", "resume", "progress_bar", "checkpoint_minutes"}
+"""
+Settings in which runs of one agent may differ. So may the path of a file of goals, in runs of which
+it is known that they have the same goals.
+"""
 NOT_SHOWN = ("lock", "spec.json", "report.html")
 """Files in the folder of a run that are not for readers."""
 
@@ -39,6 +42,7 @@ def read(folders: Iterable[Path]) -> pd.DataFrame:
     The columns are :data:`KEY` ("study" is empty for single runs), "status" ("finished",
     "unfinished", "not begun"), "step" of the newest measurement, "attempts", "training_seconds",
     "wall_seconds" of the last attempt, "score", "group" (of runs of mastery that can be compared),
+    "goals" (the first letters of a SHA-256 of the run's copy of a file of goals),
     "path" of the run's folder, "own" folder with its files, "asked", the settings in the spec of a
     run of a suite, "settings", and "record" of ``config.json``.
 
@@ -63,9 +67,10 @@ def read(folders: Iterable[Path]) -> pd.DataFrame:
             "runs must have at least one folder with spec.json, or config.json and measurements, "
             "got none"
         )
-    columns = [*KEY, "status", *NUMBERS, "group", "path", "own", "asked", "settings", "record"]
+    columns = [*KEY, "status", *NUMBERS, "group", "goals"]
+    columns += ["path", "own", "asked", "settings", "record"]
     runs = pd.DataFrame(rows).reindex(columns=columns)
-    runs = runs.astype(dict.fromkeys(NUMBERS, float)).astype({"group": object})
+    runs = runs.astype(dict.fromkeys(NUMBERS, float)).astype({"group": object, "goals": object})
     _tell_apart(runs)
     for _, same in runs.groupby([*KEY, "group"], dropna=False):
         if len(same) > 1:
@@ -89,7 +94,7 @@ def gather(runs: pd.DataFrame, file: str) -> pd.DataFrame:
     key = ["agent", "game", "seed"]
     having = [run for run in runs.itertuples() if (run.own / file).is_file()]
     found = [
-        pd.read_csv(run.own / file).assign(**{name: getattr(run, name) for name in key})
+        _table(run.own / file).assign(**{name: getattr(run, name) for name in key})
         for run in having
     ]
     table = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=key)
@@ -208,21 +213,36 @@ def _measured(own: Path) -> dict[str, Any]:
     """Return what a run's own folder says of it: its record, and how far it has come."""
     record = json.loads((own / "config.json").read_text(encoding="utf-8"))
     settings = record.get("settings", {})
-    group = None
+    found: dict[str, Any] = {"record": record, "settings": settings, "group": None}
     if "eval_steps" in settings:
-        goals = own / GOALS_FILE
-        digest = hashlib.sha256(goals.read_bytes()).hexdigest() if goals.is_file() else None
-        group = str([*(settings.get(each) for each in COMPARABLE), digest])
-    found = {"record": record, "settings": settings, "group": group}
+        group = [settings.get(each) for each in COMPARABLE]
+        if settings.get("eval_goals") is not None:
+            copy = own / GOALS_FILE
+            if copy.is_file():
+                found["goals"] = hashlib.sha256(copy.read_bytes()).hexdigest()[:12]
+            # What a run without its copy measures cannot be compared with anything.
+            group.append(found.get("goals", str(own)))
+        found["group"] = str(group)
     for name, column in (("summary.csv", "steps"), ("mastery.csv", "step"), ("curve.csv", "step")):
-        table = pd.read_csv(own / name) if (own / name).is_file() else pd.DataFrame()
+        table = _table(own / name) if (own / name).is_file() else pd.DataFrame()
         if len(table) and column in table:
             last = table.iloc[-1]
             found["step"] = last[column]
             if "training_seconds" in last:
                 found["training_seconds"] = last["training_seconds"]
             break
+    if "step" not in found and "goals" not in found and settings.get("eval_goals") is not None:
+        # The run has just begun, and has kept no copy yet.
+        found["group"] = None
     return found
+
+
+def _table(file: Path) -> pd.DataFrame:
+    """Read a CSV file of a run. Raise a PastRunError if it cannot be read."""
+    try:
+        return pd.read_csv(file)
+    except ValueError as error:
+        raise PastRunError(f"{file} is damaged: {error}") from error
 
 
 def _tell_apart(runs: pd.DataFrame) -> None:
@@ -235,8 +255,10 @@ def _tell_apart(runs: pd.DataFrame) -> None:
     group = runs["group"].where(runs["study"] == "", None)
     same = ["study", "agent", "game", "steps", group]
     for (study, *_), alike in runs.groupby(same, dropna=False):
+        # Of a run of a suite that has not begun, only the path of a file of goals is known.
+        incidental = INCIDENTAL if study else INCIDENTAL | {"eval_goals"}
         texts = [
-            {key: str(value) for key, value in each.items() if key not in INCIDENTAL}
+            {key: str(value) for key, value in each.items() if key not in incidental}
             for each in alike["asked" if study else "settings"]
         ]
         settings = pd.DataFrame(texts, index=alike.index)

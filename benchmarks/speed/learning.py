@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks import recording
 from benchmarks.agents.mastery import AgentConfig, make, number_of_envs
+from benchmarks.suite.spec import write_whole
 from benchmarks.tables import NotEnumerable, Tables, TabularVectorEnv
 from benchmarks.worlds import SettingError, World
 from sb3_manygoals import evaluate_mastery
@@ -77,7 +78,7 @@ class LearningConfig(AgentConfig):
         for seed in self.seeds:
             rows.append(self._row(world, tables, seed))
             print(", ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
-            pd.DataFrame(rows).to_csv(folder / "learning.csv", index=False)
+            write_whole(folder / "learning.csv", pd.DataFrame(rows).to_csv(index=False))
         print(f"written to {folder}")
         return folder
 

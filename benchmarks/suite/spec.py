@@ -200,16 +200,18 @@ def check_known(what: str, chosen: Iterable[str], known: Iterable[str]) -> None:
         raise SuiteError(f"{what} must be of {', '.join(names)}, got {' '.join(unknown)}")
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """
     Write a file atomically and durably: after a power failure it is the old one or the new one.
 
     :param path: the file
-    :param text: its content
+    :param content: its content; text is written as UTF-8, with the line ends of the system
     """
     staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with staged.open("w", encoding="utf-8") as file:
-        file.write(text)
+    if isinstance(content, str):
+        content = content.replace("\n", os.linesep).encode("utf-8")
+    with staged.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     staged.replace(path)

@@ -12,6 +12,7 @@ import pytest
 import torch as th
 from PIL import Image
 
+from benchmarks import recording
 from benchmarks.agents.arguments import read_arguments
 from benchmarks.agents.heads import HeadsDQN
 from benchmarks.agents.hindsight import HindsightDQN
@@ -258,19 +259,33 @@ def test_a_run_goes_on_with_the_goals_that_it_was_begun_with(
     begun = config(
         env_id="Corridor-v0", eval_goals=file, total_steps=200, eval_freq=200, output=tmp_path / "a"
     )
-    folder = begun.run()
+    # A study makes the folder first. The run may be killed before it has kept its goals.
+    folder = tmp_path / "a" / "run"
+    folder.mkdir(parents=True)
+    recording.write_config(folder, begun)
+    recording.carry_out(begun, folder)
+    copy = folder / "eval_goals.npy"
     goes_on = dataclasses.replace(begun, total_steps=400, resume=folder)
-    # A run may have been killed before it kept its goals.
-    (folder / "eval_goals.npy").unlink()
-    dataclasses.replace(begun, resume=folder).run()
     np.save(file, np.eye(9, dtype=np.uint8)[:4])
-    with pytest.raises(SettingError, match="eval_goals has other goals than when the run was"):
+    with pytest.raises(SettingError, match=rf"other goals than when the run was begun.*{copy}"):
         goes_on.run()
+    with pytest.raises(SettingError, match=f"eval_goals must be {file}, .*, got None"):
+        dataclasses.replace(goes_on, eval_goals=None).run()
     goals_of_a_corridor.unlink()
     assert goes_on.run() == folder
     assert [row["step"] for row in rows_of(folder / "mastery.csv")] == ["0", "200", "400"]
     assert rows_of(folder / "summary.csv")[0]["measured"] == "3"
-    assert begun.saved(folder).eval_goals == file
+    # The file may have moved: the message above names the copy, too.
+    dataclasses.replace(goes_on, eval_goals=str(copy)).run()
+    assert begun.saved(folder).eval_goals == str(copy)
+    goals = copy.read_bytes()
+    copy.unlink()
+    np.save(file, np.eye(9, dtype=np.uint8)[[1, 4, 8]])
+    with pytest.raises(SettingError, match=f"its copy {copy} is missing"):
+        goes_on.run()
+    copy.write_bytes(goals[:-1])
+    with pytest.raises(SettingError, match=f"eval_goals must be a file .*, got {copy}: "):
+        goes_on.run()
 
 
 def test_an_agent_that_keeps_no_goals_is_refused_before_it_learns(tmp_path):
@@ -304,6 +319,32 @@ def test_of_many_goals_in_a_file_some_are_measured(goals_of_a_corridor, tmp_path
     assert {row["greedy"] for row in rows_of(folder / "mastery.csv")} <= {"0.0000", "1.0000"}
 
 
+def test_a_curve_is_of_the_same_goals_if_a_run_goes_on_with_fewer(
+    goals_of_a_corridor, tmp_path, monkeypatch, without_pictures
+):
+    measured = []
+    evaluate = evaluation.evaluate_mastery
+    monkeypatch.setattr(
+        evaluation,
+        "evaluate_mastery",
+        lambda *args, **kw: measured.append(args[2]) or evaluate(*args, **kw),
+    )
+    options = {"env_id": "Corridor-v0", "eval_goals": str(goals_of_a_corridor)}
+    begun = config(
+        eval_freq=200, curve_goals=1, total_steps=200, output=tmp_path / "runs", **options
+    )
+    folder = begun.run()
+    dataclasses.replace(begun, most_goals=1, total_steps=400, resume=folder).run()
+    assert len(rows_of(folder / "goals.csv")) == 1
+    assert len(measured) == 6
+    assert all(np.array_equal(goals, measured[0]) for goals in measured)
+    with pytest.raises(SettingError, match=r"curve_goals must be 1, as the run in .* was begun"):
+        dataclasses.replace(begun, curve_goals=2, resume=folder).run()
+    # What is wrong is the world, and not the goals of the run.
+    with pytest.raises(SettingError, match="world must be Corridor-v0, as the run in"):
+        dataclasses.replace(begun, env_id=SMALL.id, resume=folder).run()
+
+
 def test_files_without_goals_of_the_world_are_refused(goals_of_a_corridor, tmp_path):
     def refused(message, file, **options):
         own = {"env_id": "Corridor-v0", "eval_goals": str(file)} | options
@@ -312,16 +353,25 @@ def test_files_without_goals_of_the_world_are_refused(goals_of_a_corridor, tmp_p
         assert not (tmp_path / "runs").exists()
 
     missing = tmp_path / "none.npy"
-    refused(r"eval_goals must be a file of observations of Corridor-v0.*none\.npy", missing)
+    refused(r"eval_goals must be a file by numpy\.save .* of Corridor-v0.*none\.npy", missing)
     for name, values, message in (
         ("text", np.array(["a"]), r"eval_goals must be uint8 of shape \(n, 9\)"),
         ("floats", np.ones((2, 9)), "uint8 of shape"),
-        ("pickled", np.array([None]), "allow_pickle"),
+        ("pickled", np.array([None]), "Object arrays cannot be loaded"),
         ("empty", np.empty((0, 9), np.uint8), "at least one observation, got none in"),
     ):
         file = tmp_path / f"{name}.npy"
         np.save(file, values)
         refused(message, file)
+    for name, content, message in (
+        ("goals.csv", b"1,0,0\n", "magic string"),
+        ("goals.npz", b"PK\x03\x04", "EOF: reading magic string"),
+        ("header.npy", b"\x93NUMPY\x01\x00\x03\x00{'(", "got .*header.npy: "),
+        ("nothing.npy", b"", "EOF: reading magic string"),
+    ):
+        file = tmp_path / name
+        file.write_bytes(content)
+        refused(rf"file by numpy.save of observations of Corridor-v0.*{message}", file)
     refused("All 220 observations of .* are known", goals_of_a_corridor, env_id=SMALL.id)
 
 

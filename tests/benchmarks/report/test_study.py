@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+from hashlib import sha256
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -389,14 +390,36 @@ def test_where_each_run_knows_goals_of_its_own_the_page_says_how_many(tmp_path):
         np.save(config.with_name("eval_goals.npy"), np.eye(3))
     page = text_of(reported(tmp_path / "runs"))
     assert "Each run is measured by goals that it knows itself" not in page
-    assert "The goals that are measured are those in goals.npy." in page
+    assert "The goals that are measured are those that were in goals.npy when" in page
     assert "goals known" in page
     second = tmp_path / "page-data" / "mastery2-table.csv"
     assert not second.exists()
     # Runs with other goals, in a file of the same name, are no runs to compare with.
     np.save(tmp_path / "runs" / "default0" / "eval_goals.npy", np.eye(4))
-    reported(tmp_path / "runs")
+    page = text_of(reported(tmp_path / "runs"))
     assert second.exists()
+    digests = re.findall(r"Its sha256sum begins with ([0-9a-f]{12})\.", page)
+    files = [tmp_path / "runs" / run / "eval_goals.npy" for run in ("default0", "hindsight0")]
+    assert sorted(digests) == sorted(sha256(file.read_bytes()).hexdigest()[:12] for file in files)
+    # A run that has lost its copy is no run to compare with either.
+    files[0].unlink()
+    page = text_of(reported(tmp_path / "runs"))
+    assert second.exists()
+    assert page.count("The run has lost its copy of this file") == 1
+
+
+def test_runs_that_have_not_begun_are_told_apart_by_their_file_of_goals(tmp_path):
+    """The file was moved, or is another one, before the study had ended."""
+    for file in ("first/goals.npy", "second/goals.npy"):
+        study = mastery_study.MasteryStudyConfig(
+            games=("own:Own-v0",), only=("default",), seeds=1, eval_goals=tmp_path / file
+        )
+        for spec in study.specs():
+            spec.write(tmp_path / "runs")
+    page = text_of(reported(tmp_path / "runs"))
+    assert "Runs: 0 finished, 0 unfinished, 2 not begun." in page
+    for file in ("first/goals.npy", "second/goals.npy"):
+        assert f"eval_goals={tmp_path / file}" in page
 
 
 def test_a_run_that_has_just_begun_cuts_no_finished_run_short(tmp_path):
@@ -527,6 +550,7 @@ def test_results_without_scores_and_returns_are_said_to_be_left_out(tmp_path, ca
             "two runs of a2c in Pong, seed 0, 1000 steps, in .*one.* and .*two.*: report on them",
         ),
         ("no-run", "a.html", PastRunError, "no-run is not the folder of a run: "),
+        ("cut", "a.html", PastRunError, r"summary\.csv is damaged: No columns to parse from file"),
     ],
 )
 def test_what_is_no_run_is_refused(tmp_path, folder, output, error, message):
@@ -535,6 +559,7 @@ def test_what_is_no_run_is_refused(tmp_path, folder, output, error, message):
     for each in ("one", "two"):
         play(tmp_path / "top" / each, "a2c", "Pong", 0, 5.0)
     make_run(tmp_path / "no-run", seed="none")
+    (make_run(tmp_path / "cut", goals=share(0.5)) / "summary.csv").write_text("")
     with pytest.raises(error, match=message):
         ReportConfig((tmp_path / folder,), tmp_path / output).run()
     assert not list(tmp_path.glob("a*"))
