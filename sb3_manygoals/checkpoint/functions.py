@@ -74,7 +74,7 @@ CONSTANTS = (
 _CONTAINERS = (list, tuple, dict)
 
 _COPIED = {*functools.WRAPPER_ASSIGNMENTS, "__annotations__", "__wrapped__", "cache_parameters"}
-"""Attributes that ``functools.lru_cache`` itself sets on what it makes."""
+"""Attributes that ``functools`` copies from one function to what wraps it, or sets on that."""
 
 
 def function_state(
@@ -336,11 +336,8 @@ def _parts(function: Any, name: str) -> dict[str, tuple[Any, str]]:
     if isinstance(function, functools.partial):
         return _parts_of_partial(function, name)
     if isinstance(function, functools._lru_cache_wrapper):
-        own = {key: value for key, value in vars(function).items() if key not in _COPIED}
-        wrapped: dict[str, tuple[Any, str]] = {
-            "__wrapped__": (function.__wrapped__, f"{name}.__wrapped__")
-        }
-        return wrapped | _attributes(own, name)
+        wrapped = {"__wrapped__": (function.__wrapped__, f"{name}.__wrapped__")}
+        return wrapped | _attributes_of_wrapper(function, name)
     parts = {"__self__": (function.__self__, f"{name}.__self__")}
     if isinstance(function, types.MethodType) and not _is_of_class(function):
         parts["__func__"] = (function.__func__, f"{name}.__func__")
@@ -365,12 +362,18 @@ def _parts_of_python_function(
         parts[f"defaults {index}"] = (value, f"{name}.__defaults__[{index}]")
     for key, value in (function.__kwdefaults__ or {}).items():
         parts[f"kwdefaults {key}"] = (value, f"{name}.__kwdefaults__[{key!r}]")
-    return parts | _attributes(vars(function), name)
+    for key, value in vars(function).items():
+        parts[f"attribute {key}"] = (_Assigned(value), f"{name}.{key}")
+    return parts
 
 
-def _attributes(own: dict[str, Any], name: str) -> dict[str, tuple[Any, str]]:
-    """Return attributes that were set on a function, as :func:`_parts` does."""
-    return {f"attribute {key}": (_Assigned(value), f"{name}.{key}") for key, value in own.items()}
+def _attributes_of_wrapper(function: Any, name: str) -> dict[str, tuple[Any, str]]:
+    """Return attributes that were set on a partial or a cached function, as :func:`_parts` does."""
+    return {
+        f"attribute {key}": (_Assigned(value), f"{name}.{key}")
+        for key, value in vars(function).items()
+        if key not in _COPIED
+    }
 
 
 def _parts_of_partial(partial: functools.partial[Any], name: str) -> dict[str, tuple[Any, str]]:
@@ -380,7 +383,7 @@ def _parts_of_partial(partial: functools.partial[Any], name: str) -> dict[str, t
         parts[f"args {index}"] = (value, f"{name}.args[{index}]")
     for key, value in partial.keywords.items():
         parts[f"keywords {key}"] = (value, f"{name}.keywords[{key!r}]")
-    return parts | _attributes(vars(partial), name)
+    return parts | _attributes_of_wrapper(partial, name)
 
 
 def _restore_function(function: Any, state: dict[str, Any], mismatch: CheckpointError) -> None:

@@ -341,7 +341,7 @@ def draw(env):
     return lambda: rng.random()
 
 
-def push(counts):
+def push(counts: list[float]):
     counts.append(1.0)
     return sum(counts)
 
@@ -371,6 +371,7 @@ GOES_ON = {
     "function": lambda env: float,
     "of NumPy": lambda env: functools.partial(np.mean, (1.0, 2.0)),
     "of a module": lambda env: functools.partial(math.sqrt, 2.0),
+    "wrapper": lambda env: functools.update_wrapper(functools.partial(push, [1.0]), push),
     "own method": lambda env: env.double,
     "own method in a partial": lambda env: functools.partial(env.double),
     "closure over itself": lambda env: lambda: env.double(),
