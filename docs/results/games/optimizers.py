@@ -19,6 +19,8 @@ import torch as th
 from sb3_manygoals.checkpoint.tree import load_tree
 
 TABLE = Path(__file__).parent / "five-million-steps-optimizers.csv"
+STEPS = 5_000_000
+"""Steps of the runs in the table."""
 
 
 def optimizers(tree: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -52,7 +54,7 @@ def row(optimizer: dict[str, Any]) -> dict[str, float]:
 
 def main(root: Path) -> None:
     """
-    Write a row for each optimizer of each finished run with many goals.
+    Write a row for each optimizer of each finished run with many goals that has a checkpoint.
 
     Rows of other runs stay in the table: a checkpoint is large, and nobody keeps all of them.
 
@@ -61,8 +63,11 @@ def main(root: Path) -> None:
     rows = []
     for result in sorted(root.glob("many-goals-*/result.json")):
         spec = json.loads(result.read_text(encoding="utf-8"))["spec"]
-        newest = max(result.parent.rglob("checkpoints/*.pt"), key=lambda path: path.name)
-        with newest.open("rb") as file:
+        checkpoints = sorted(result.parent.rglob("checkpoints/*.pt"), key=lambda path: path.name)
+        if spec["steps"] != STEPS or not checkpoints:
+            print(f"left out: {result.parent}")
+            continue
+        with checkpoints[-1].open("rb") as file:
             found = optimizers(load_tree(file))
         for name, optimizer in found.items():
             run = {"game": spec["game"], "seed": spec["seed"], "optimizer": name}
