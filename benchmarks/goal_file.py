@@ -38,14 +38,15 @@ def given_goals(given: Path, begun: Path | None, world: World) -> NDArray[Any]:
         if any((begun / name).exists() for name in ("checkpoints", "mastery.csv")):
             raise SettingError(
                 f"eval_goals must be what the run was begun with, but its copy {copy} is missing. "
-                "Put it back, or begin another run"
+                "Put it back, or copy the file to it that the run was begun with"
             )
         return read_goals(given, world)
     kept = read_goals(copy, world)
     if given.exists() and not np.array_equal(read_goals(given, world), kept):
         raise SettingError(
             f"eval_goals has other goals than when the run was begun, got {given}. Begin another "
-            f"run, or give {copy}, with which this one goes on"
+            f"run, or give {copy}, with which this one goes on. In a study, copy that file to the "
+            "one that you gave"
         )
     return kept
 
@@ -89,4 +90,5 @@ def read_goals(path: Path, world: World) -> NDArray[Any]:
         env.close()
     if not len(found):
         raise SettingError(f"eval_goals must have at least one observation, got none in {path}")
-    return found
+    # Equal goals are equal files.
+    return np.ascontiguousarray(found)

@@ -149,16 +149,16 @@ class EvaluatedAgent:
     tables: Tables | None
     """Tables of the world, as the model observes it, if there are any."""
     held_out: NDArray[np.bool_]
-    """Which of ``goals`` are held out, shape (n,)."""
+    """Which of the measured goals are held out, shape (n_goals,)."""
     states: NDArray[np.int64]
     """
-    Numbers of those of ``goals`` that are measured after training, shape (n_measured,): of their
-    states, or of their rows in a file. None without tables and without a file.
+    State numbers of the measured goals, or their rows in a file of goals, shape (n_goals,); none
+    without tables and without a file.
     """
     goals: NDArray[Any] | None
     """
-    All goals that may be measured, as the model observes them, shape (n, ...). None: what is
-    measured are goals that it knows in the end.
+    Those of which the measured goals have the numbers ``states``, as the model observes them. None:
+    what is measured are goals that it knows in the end.
     """
 
 
@@ -210,7 +210,7 @@ def _evaluated(config: MasteryConfig) -> EvaluatedAgent:
                 "eval_goals must not be given for an agent whose goals are no observations, got "
                 f"{config.eval_goals}"
             )
-    return EvaluatedAgent(model, numbered, world, tables, held_out, states, goals)
+    return EvaluatedAgent(model, numbered, world, tables, held_out[states], states, goals)
 
 
 def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
@@ -235,16 +235,15 @@ def choose_held_out(n_goals: int, share: float, seed: int) -> NDArray[np.bool_]:
 def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> float:
     """Train, and measure meanwhile where goals are known. Return the seconds of training."""
     held_out = evaluated.held_out
+    states = evaluated.states
     columns = [f"held_out_{name}" for name in CURVE[2:] if held_out.any()]
     curve = CurveLog(folder / "mastery.csv", CURVE + columns)
     callback: MasteryCallback | Clock = Clock()
     if evaluated.goals is not None:
-        n_goals = len(evaluated.goals)
-        # A run that goes on may have another number of goals to measure in the end. These stay.
-        some = np.sort(np.random.default_rng(1).permutation(n_goals)[: config.curve_goals])
+        some = np.sort(np.random.default_rng(1).permutation(len(states))[: config.curve_goals])
         # Of few held-out goals, none may be among those drawn: then all goals are measured.
         if held_out.any() and not held_out[some].any():
-            some = np.arange(n_goals)
+            some = np.arange(len(states))
 
         def note(point: MasteryPoint) -> None:
             """Add a measurement to the curve."""
@@ -259,7 +258,7 @@ def _train(config: MasteryConfig, folder: Path, evaluated: EvaluatedAgent) -> fl
         assert config.eval_freq is not None
         callback = MasteryCallback(
             _worlds(evaluated, len(some)),
-            evaluated.goals[some],
+            evaluated.goals[states[some]],
             config.eval_freq,
             config.eval_steps,
             config.eval_epsilon,
@@ -409,9 +408,11 @@ def _measure(config: MasteryConfig, evaluated: EvaluatedAgent) -> dict[str, Mast
         results["plan"] = evaluate_mastery(
             ByPlan(model, config.seed), goal_buffer=known, warn=False, **task
         )
-    held_out = evaluated.held_out[evaluated.states]
-    if held_out.any():
-        results |= {f"held_out_{name}": result.subset(held_out) for name, result in results.items()}
+    if evaluated.held_out.any():
+        results |= {
+            f"held_out_{name}": result.subset(evaluated.held_out)
+            for name, result in results.items()
+        }
     return results
 
 
@@ -484,7 +485,7 @@ def _goals(
     }
     if evaluated.goals is not None:
         table["state"] = evaluated.states
-        table["held_out"] = evaluated.held_out[evaluated.states].astype(int)
+        table["held_out"] = evaluated.held_out.astype(int)
     if evaluated.numbered:
         # In a table, each transition updates every goal.
         table["updates"] = model.num_timesteps

@@ -55,7 +55,7 @@ CHANGEABLE = frozenset(
     {
         *("output", "resume", "progress_bar", "checkpoint_minutes", "threads", "device"),
         *("total_steps", "steps", "patience"),
-        *("eval_freq", "eval_episodes", "final_episodes", "most_goals", "eval_goals"),
+        *("eval_freq", "eval_episodes", "final_episodes", "eval_goals"),
         *("learning_rate", "pretraining_learning_rate", "ent_coef", "weight"),
         *("batch_size", "goal_batch_size", "agent_kwargs", "map"),
     }

@@ -24,10 +24,10 @@ COMPARABLE = ("env_id", "map", "eval_steps", "eval_epsilon", "total_steps", "hel
 Settings that make mastery comparable: runs that differ in one, or in the goals of a file, are
 summed up apart.
 """
-INCIDENTAL = {"seed", "output", "resume", "progress_bar", "checkpoint_minutes"}
+INCIDENTAL = {"seed", "output", "resume", "progress_bar", "checkpoint_minutes", "eval_goals"}
 """
-Settings in which runs of one agent may differ. So may the path of a file of goals, in runs of which
-it is known that they have the same goals.
+Settings in which runs of one agent may differ. Files of goals may differ in their paths only. This
+is seen by their content once a run has begun.
 """
 NOT_SHOWN = ("lock", "spec.json", "report.html")
 """Files in the folder of a run that are not for readers."""
@@ -245,6 +245,20 @@ def _table(file: Path) -> pd.DataFrame:
         raise PastRunError(f"{file} is damaged: {error}") from error
 
 
+def _files_of_goals(runs: pd.DataFrame) -> list[str | None]:
+    """
+    Return the path of the file of goals of each run of a suite: one path for equal goals.
+
+    The goals of a run that has not begun are those of a run that has begun with the same path. If
+    there is none, they count as goals of their own.
+    """
+    paths = [asked.get("eval_goals") for asked in runs["asked"]]
+    pairs = zip(paths, runs["goals"], strict=True)
+    hashes = {path: goals for path, goals in pairs if isinstance(goals, str)}
+    names: dict[str | None, str | None] = {}
+    return [names.setdefault(hashes.get(path, path), path) for path in paths]
+
+
 def _tell_apart(runs: pd.DataFrame) -> None:
     """
     Append the settings in which runs of one agent differ to its name.
@@ -255,13 +269,13 @@ def _tell_apart(runs: pd.DataFrame) -> None:
     group = runs["group"].where(runs["study"] == "", None)
     same = ["study", "agent", "game", "steps", group]
     for (study, *_), alike in runs.groupby(same, dropna=False):
-        # Of a run of a suite that has not begun, only the path of a file of goals is known.
-        incidental = INCIDENTAL if study else INCIDENTAL | {"eval_goals"}
         texts = [
-            {key: str(value) for key, value in each.items() if key not in incidental}
+            {key: str(value) for key, value in each.items() if key not in INCIDENTAL}
             for each in alike["asked" if study else "settings"]
         ]
         settings = pd.DataFrame(texts, index=alike.index)
+        if study:
+            settings["eval_goals"] = _files_of_goals(alike)
         if study:
             # What a spec does not say has its default.
             settings = settings.fillna("default")

@@ -205,13 +205,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
     Write a file atomically and durably: after a power failure it is the old one or the new one.
 
     :param path: the file
-    :param content: its content; text is written as UTF-8, with the line ends of the system
+    :param content: its content; text is written as UTF-8, and its line ends as they are
     """
     staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    if isinstance(content, str):
-        content = content.replace("\n", os.linesep).encode("utf-8")
     with staged.open("wb") as file:
-        file.write(content)
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     staged.replace(path)

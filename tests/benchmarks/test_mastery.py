@@ -319,27 +319,13 @@ def test_of_many_goals_in_a_file_some_are_measured(goals_of_a_corridor, tmp_path
     assert {row["greedy"] for row in rows_of(folder / "mastery.csv")} <= {"0.0000", "1.0000"}
 
 
-def test_a_curve_is_of_the_same_goals_if_a_run_goes_on_with_fewer(
-    goals_of_a_corridor, tmp_path, monkeypatch, without_pictures
-):
-    measured = []
-    evaluate = evaluation.evaluate_mastery
-    monkeypatch.setattr(
-        evaluation,
-        "evaluate_mastery",
-        lambda *args, **kw: measured.append(args[2]) or evaluate(*args, **kw),
-    )
+def test_a_curve_is_of_the_same_goals_to_its_end(goals_of_a_corridor, tmp_path, without_pictures):
     options = {"env_id": "Corridor-v0", "eval_goals": str(goals_of_a_corridor)}
-    begun = config(
-        eval_freq=200, curve_goals=1, total_steps=200, output=tmp_path / "runs", **options
-    )
+    begun = config(total_steps=200, eval_freq=200, output=tmp_path / "runs", **options)
     folder = begun.run()
-    dataclasses.replace(begun, most_goals=1, total_steps=400, resume=folder).run()
-    assert len(rows_of(folder / "goals.csv")) == 1
-    assert len(measured) == 6
-    assert all(np.array_equal(goals, measured[0]) for goals in measured)
-    with pytest.raises(SettingError, match=r"curve_goals must be 1, as the run in .* was begun"):
-        dataclasses.replace(begun, curve_goals=2, resume=folder).run()
+    for name, own in (("curve_goals", 1_000), ("most_goals", 10_000)):
+        with pytest.raises(SettingError, match=rf"{name} must be {own}, as the run in .* was beg"):
+            dataclasses.replace(begun, resume=folder, **{name: 2}).run()
     # What is wrong is the world, and not the goals of the run.
     with pytest.raises(SettingError, match="world must be Corridor-v0, as the run in"):
         dataclasses.replace(begun, env_id=SMALL.id, resume=folder).run()

@@ -60,9 +60,9 @@ def test_a_run_of_a_study_goes_on_with_what_it_was_begun_with(tmp_path, monkeypa
     seen = []
     monkeypatch.setattr(MasteryConfig, "run", lambda config: seen.append(config))
     run = tmp_path / "run"
-    carry_out(MasteryConfig(eval_steps=100, most_goals=7), run)
-    carry_out(MasteryConfig(eval_steps=200, most_goals=8), run)
-    assert [(one.eval_steps, one.most_goals) for one in seen] == [(100, 7), (100, 8)]
+    carry_out(MasteryConfig(eval_steps=100, final_episodes=7), run)
+    carry_out(MasteryConfig(eval_steps=200, final_episodes=8), run)
+    assert [(one.eval_steps, one.final_episodes) for one in seen] == [(100, 7), (100, 8)]
     assert "goes on with eval_steps 100, as it was begun, and not 200" in capsys.readouterr().out
 
 

@@ -390,7 +390,7 @@ def test_where_each_run_knows_goals_of_its_own_the_page_says_how_many(tmp_path):
         np.save(config.with_name("eval_goals.npy"), np.eye(3))
     page = text_of(reported(tmp_path / "runs"))
     assert "Each run is measured by goals that it knows itself" not in page
-    assert "The goals that are measured are those that were in goals.npy when" in page
+    assert "The goals that are measured are from the file goals.npy." in page
     assert "goals known" in page
     second = tmp_path / "page-data" / "mastery2-table.csv"
     assert not second.exists()
@@ -398,14 +398,14 @@ def test_where_each_run_knows_goals_of_its_own_the_page_says_how_many(tmp_path):
     np.save(tmp_path / "runs" / "default0" / "eval_goals.npy", np.eye(4))
     page = text_of(reported(tmp_path / "runs"))
     assert second.exists()
-    digests = re.findall(r"Its sha256sum begins with ([0-9a-f]{12})\.", page)
+    digests = re.findall(r"The sha256sum of this copy begins with ([0-9a-f]{12})\.", page)
     files = [tmp_path / "runs" / run / "eval_goals.npy" for run in ("default0", "hindsight0")]
     assert sorted(digests) == sorted(sha256(file.read_bytes()).hexdigest()[:12] for file in files)
     # A run that has lost its copy is no run to compare with either.
     files[0].unlink()
     page = text_of(reported(tmp_path / "runs"))
     assert second.exists()
-    assert page.count("The run has lost its copy of this file") == 1
+    assert page.count("The run has lost its copy of them") == 1
 
 
 def test_runs_that_have_not_begun_are_told_apart_by_their_file_of_goals(tmp_path):
@@ -420,6 +420,16 @@ def test_runs_that_have_not_begun_are_told_apart_by_their_file_of_goals(tmp_path
     assert "Runs: 0 finished, 0 unfinished, 2 not begun." in page
     for file in ("first/goals.npy", "second/goals.npy"):
         assert f"eval_goals={tmp_path / file}" in page
+    # Once runs have begun, their copies tell whether the goals are the same.
+    for seeds, file in ((1, "first/goals.npy"), (2, "second/goals.npy")):
+        study = mastery_study.MasteryStudyConfig(
+            games=("own:Own-v0",), only=("default",), seeds=seeds, eval_goals=tmp_path / file
+        )
+        own = master(tmp_path / "begun", study.specs()[-1], eval_goals=str(tmp_path / file))
+        np.save(own / "eval_goals.npy", np.eye(3))
+    assert "eval_goals=" not in text_of(reported(tmp_path / "begun"))
+    np.save(own / "eval_goals.npy", np.eye(4))
+    assert "eval_goals=" in text_of(reported(tmp_path / "begun"))
 
 
 def test_a_run_that_has_just_begun_cuts_no_finished_run_short(tmp_path):
