@@ -51,6 +51,13 @@ except ImportError as error:
     raise ImportError('Atari games need ale-py: pip install "sb3-manygoals[atari]"') from error
 
 
+OWN_SETTINGS = {
+    *("num_envs", "batch_size", "continuous", "episodic_life", "life_loss_info", "grayscale"),
+    *("img_height", "img_width", "stack_num", "frameskip", "reward_clipping", "autoreset_mode"),
+}
+"""Arguments of ale-py's AtariVectorEnv that :class:`AtariVecEnv` gives itself."""
+
+
 class AtariVecEnv(GymnasiumVecEnv):
     """
     N copies of an Atari game, stepped by threads of ale-py without the interpreter.
@@ -92,7 +99,7 @@ class AtariVecEnv(GymnasiumVecEnv):
         **settings: Any,
     ) -> None:
         check_count("n_envs", n_envs)
-        refused = {"batch_size", "continuous", "episodic_life", "grayscale"} & settings.keys()
+        refused = OWN_SETTINGS & settings.keys()
         if refused:
             raise ValueError(
                 f"settings must leave out {sorted(refused)}, which this class gives itself"

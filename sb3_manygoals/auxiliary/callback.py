@@ -362,9 +362,12 @@ class AuxiliaryCallback(BaseCallback):
             dones = self.locals["dones"]
             infos = self.locals["infos"]
             self._terminal_watch.look(self.training_env, observations, dones, infos)
+            # What VecNormalize makes of a reward drifts, so returns could not be compared.
+            normalizer = self.model.get_vec_normalize_env()
+            original = None if normalizer is None else normalizer.get_original_reward()
             # SB3 adds to the rewards afterwards, in place: the buffer copies them.
             self.episodes.add(
-                self.locals["actions"], self.locals["rewards"], dones, observations, infos
+                self.locals["actions"], self.locals["rewards"], dones, observations, infos, original
             )
             self._observations_before = self.model._last_obs
             self._observations_after = observations

@@ -80,13 +80,22 @@ class _Ongoing:
     frames: list[bytes]
     segments: list[_Segment]
     """Lives of the episode that are over."""
+    returns: list[float] = field(default_factory=list)
+    """For each of these lives, the sum of its rewards as the environment gave them."""
     actions: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
+    gained: float = 0.0
+    """Sum of the rewards of the life that goes on, as the environment gave them."""
     n_cut: int = 0
     """
     Transitions of the same episode that are in pieces, which were cut off. 1 also stands for an
     unknown number of transitions that were not seen.
     """
+
+    @property
+    def total(self) -> float:
+        """Sum of the rewards of all lives, as the environment gave them."""
+        return math.fsum([*self.returns, self.gained])
 
     @property
     def n_steps(self) -> int:
@@ -102,8 +111,9 @@ class EpisodeBuffer:
 
     A Monitor gives the return of an episode (``infos[i]["episode"]``), before rewards are clipped.
     If an episode of the learner ends without a return, as at a lost life, it is part of the next
-    episode that has one. Without a Monitor, or if a time limit around the Monitor ends the episode,
-    the return is the sum of the rewards.
+    episode that has one, unless the Monitor's length (``infos[i]["episode"]["l"]``) shows that the
+    world was reset between them. Without a Monitor, or if a wrapper around the Monitor ends the
+    episode, the return is the sum of the rewards.
 
     Endless episodes are cut into pieces. A piece ends when it has ``cut_after`` steps and is ten
     times as long as any episode that ended so far. It is kept as an episode that a time limit has
@@ -230,6 +240,7 @@ class EpisodeBuffer:
         dones: NDArray[Any],
         observations: NDArray[Any],
         infos: Sequence[dict[str, Any]],
+        original_rewards: NDArray[Any] | None = None,
     ) -> None:
         """
         Add one transition of each environment.
@@ -243,6 +254,8 @@ class EpisodeBuffer:
             episode where the episode ended, shape (n_envs, *observation_space.shape)
         :param infos: infos of SB3's VecEnv, one for each environment. "terminal_observation",
             "TimeLimit.truncated" and "episode" are read
+        :param original_rewards: rewards as the environments gave them, of which returns are sums,
+            shape (n_envs,). None: ``rewards``
         :raises ValueError: if the number of environments is not that of :meth:`start`, a shape or
             dtype is not the space's, observations are not overlapping stacks, a terminal
             observation is missing, a reward is not one finite number, or a return is not finite
@@ -255,6 +268,9 @@ class EpisodeBuffer:
         # None counts as no number, because the learner's own memory makes NaN of it.
         rewards = own_rewards(rewards, len(observations), self, none_counts=False)
         check_finite(rewards, "a reward", self)
+        gained = rewards
+        if original_rewards is not None:
+            gained = own_rewards(original_rewards, len(observations), self, none_counts=False)
         frames = self.frames
         reached = observations.copy()
         for env in np.flatnonzero(dones).tolist():
@@ -283,6 +299,7 @@ class EpisodeBuffer:
             ongoing.frames.append(newest)
             ongoing.actions.append(int(actions[env]))
             ongoing.rewards.append(float(rewards[env]))
+            ongoing.gained += float(gained[env])
             if dones[env]:
                 self._end(env, observations[env], infos[env])
             elif self._is_endless(ongoing):
@@ -363,7 +380,8 @@ class EpisodeBuffer:
         """
         episodes = [[*kept, len(lives)] for *kept, lives in self._best]
         ongoing = [
-            [len(one.segments), one.actions, one.rewards, one.n_cut] for one in self._ongoing
+            [len(one.segments), one.actions, one.rewards, one.n_cut, one.returns, one.gained]
+            for one in self._ongoing
         ]
         segments = self._segments
         for one in self._ongoing:
@@ -400,14 +418,23 @@ class EpisodeBuffer:
             (complete, score, number, list(islice(segments, n)))
             for complete, score, number, n in state["episodes"]
         ]
-        self._ongoing = [
-            _Ongoing(
-                frames.tolist(), list(islice(segments, n)), list(actions), list(rewards), n_cut
+        self._ongoing = []
+        for frames, saved in zip(frames_of_ongoing, state["ongoing"], strict=True):
+            n, actions, rewards, n_cut, *sums = saved
+            lives = list(islice(segments, n))
+            # States of earlier versions have no sums. Then they are those of the learner's rewards.
+            returns, gained = sums or ([_sum_of_rewards([life]) for life in lives], sum(rewards))
+            self._ongoing.append(
+                _Ongoing(
+                    frames.tolist(),
+                    lives,
+                    list(returns),
+                    list(actions),
+                    list(rewards),
+                    gained,
+                    n_cut,
+                )
             )
-            for frames, (n, actions, rewards, n_cut) in zip(
-                frames_of_ongoing, state["ongoing"], strict=True
-            )
-        ]
         self.monitored = state["monitored"]
         self._n_ended = state["ended"]
         self._longest = state["longest"]
@@ -428,7 +455,7 @@ class EpisodeBuffer:
         """Keep what an environment did so far as a piece. Its episode goes on from there."""
         ongoing = self._ongoing[env]
         lives = [*ongoing.segments, _segment(ongoing, terminated=False)]
-        self._keep(env, _sum_of_rewards(lives), lives, complete=False)
+        self._keep(env, ongoing.total, lives, complete=False)
         shown = ongoing.frames[-self.frames.n_stack :]
         self._ongoing[env] = _Ongoing(shown, [], n_cut=ongoing.n_cut + ongoing.n_steps)
 
@@ -441,29 +468,51 @@ class EpisodeBuffer:
         ongoing = self._ongoing[env]
         self._longest = max(self._longest, ongoing.n_cut + ongoing.n_steps)
         terminated = not info.get("TimeLimit.truncated", False)
+        if ongoing.segments and (not self.monitored or _began_anew(info, ongoing)):
+            # A wrapper around the Monitor has ended the episodes before, and not only lives.
+            self._keep_each(env)
+            ongoing = self._ongoing[env]
         lives = [*ongoing.segments, _segment(ongoing, terminated)]
-        score = None if self.monitored else math.fsum(ongoing.rewards)
+        score = None if self.monitored else ongoing.gained
         if "episode" in info:
             self.monitored = True
             score = float(info["episode"]["r"])
         if score is None and not terminated:
             # A time limit around the Monitor has ended the episode. The Monitor does not see that.
-            score = _sum_of_rewards(lives)
-        elif score is None and len(lives) == _MOST_LIVES:
-            warnings.warn(
-                f"environment {env} ended {_MOST_LIVES} times without a return of its Monitor: its"
-                " episodes are never complete. Put the Monitor outermost",
-                stacklevel=2,
-            )
+            score = ongoing.total
         [following] = self.frames.put(observation[None], [env]).tolist()
         if score is None:
-            self._ongoing[env] = _Ongoing(following, lives, n_cut=ongoing.n_cut)
+            returns = [*ongoing.returns, ongoing.gained]
+            self._ongoing[env] = _Ongoing(following, lives, returns, n_cut=ongoing.n_cut)
+            if len(lives) == _MOST_LIVES:
+                self._warn_of_monitor(env)
             return
         if ongoing.n_cut:
             # The Monitor's return also counts the pieces before.
-            score = _sum_of_rewards(lives)
+            score = ongoing.total
         self._keep(env, score, lives, complete=ongoing.n_cut == 0)
         self._ongoing[env] = _Ongoing(following, [])
+
+    def _warn_of_monitor(self, env: int) -> None:
+        """Warn that an environment ends without its Monitor, and go on as if there were none."""
+        warnings.warn(
+            f"environment {env} ended {_MOST_LIVES} times without a return of its Monitor: from "
+            "now on, each end is that of an episode, and its return is the sum of its rewards. Put "
+            "the Monitor outermost",
+            stacklevel=2,
+        )
+        self.monitored = False
+        self._longest = max(len(life.actions) for life in self._ongoing[env].segments)
+        self._keep_each(env)
+
+    def _keep_each(self, env: int) -> None:
+        """Keep what counted as lives of the episode of an environment as episodes."""
+        ongoing = self._ongoing[env]
+        for life, gained in zip(ongoing.segments, ongoing.returns, strict=True):
+            self._keep(env, gained, [life], complete=ongoing.n_cut == 0)
+            ongoing.n_cut = 0
+        ongoing.segments = []
+        ongoing.returns = []
 
     def _keep(self, env: int, score: float, lives: list[_Segment], complete: bool) -> None:
         """Keep an episode or a piece, and drop the worst one if there are too many."""
@@ -505,6 +554,11 @@ class EpisodeBuffer:
             for number, places in zip(segments.tolist(), places_of_frames, strict=True)
         ]
         return self.frames.get(np.stack(chosen))
+
+
+def _began_anew(info: dict[str, Any], ongoing: _Ongoing) -> bool:
+    """Return whether the Monitor saw no transition before those of the last life."""
+    return "episode" in info and info["episode"].get("l") == len(ongoing.actions)
 
 
 def _segment(ongoing: _Ongoing, terminated: bool) -> _Segment:

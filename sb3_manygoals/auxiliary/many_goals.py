@@ -64,6 +64,17 @@ class ManyGoalsCallback(AuxiliaryCallback):
         self.goal_reward, self.step_reward = check_rewards(goal_reward, step_reward)
         self.target_update_interval = check_count("target_update_interval", target_update_interval)
 
+    def _init_callback(self) -> None:
+        """Refuse a normalization that drifts, under which no goal is ever shown again."""
+        normalizer = self.model.get_vec_normalize_env()
+        if normalizer is not None and normalizer.norm_obs and normalizer.training:
+            raise ValueError(
+                f"{type(self).__name__} needs observations that come again, and what VecNormalize "
+                "makes of an observation drifts: use VecNormalize(venv, norm_obs=False), or set "
+                "its attribute training to False once its statistics are good"
+            )
+        super()._init_callback()
+
     def loss(
         self, policy: AuxiliaryActorCriticPolicy, episodes: EpisodeBuffer, rng: np.random.Generator
     ) -> th.Tensor:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch as th
 from gymnasium import spaces
 from numpy.typing import NDArray
+from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
@@ -31,6 +32,7 @@ from sb3_manygoals.auxiliary.losses import REWARD_CLASSES, reward_prediction_los
 from sb3_manygoals.checkpoint.learner import get_algorithm_state, set_algorithm_state
 from sb3_manygoals.frames import frame_bytes
 from sb3_manygoals.goals.moved_worlds import check_evaluators
+from sb3_manygoals.goals.spaces import check_goal_space
 from sb3_manygoals.many_goals_dqn import ManyGoalsReplayBuffer
 from sb3_manygoals.memory_limits import check_memory
 from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
@@ -156,7 +158,7 @@ class RewardPredictor(OffPolicyAlgorithm):
     :param _init_setup_model: whether to build the network and the replay memory at once, as in SB3
     :param kwargs: further arguments of SB3's off-policy algorithms, such as ``train_freq``,
         ``policy_kwargs`` and ``seed``
-    :raises TypeError: if actions do not start at 0
+    :raises TypeError: if actions do not start at 0, or an observation is not one array
     :raises ValueError: if a number is out of its range, the policy is not known, or there is no
         environment
     :raises MemoryError: if the full replay memory would not fit into the available memory
@@ -188,6 +190,9 @@ class RewardPredictor(OffPolicyAlgorithm):
             )
         check_count("buffer_size", buffer_size)
         check_count("batch_size", batch_size)
+        if env is not None:
+            env = maybe_make_env(env, kwargs.get("verbose", 0))
+            check_goal_space(env.observation_space)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ cv2 = pytest.importorskip("cv2")
 # ruff: noqa: E402 - what follows needs both
 
 from sb3_manygoals import AuxiliaryActorCriticPolicy, ManyGoalsCallback
-from sb3_manygoals.atari import AtariVecEnv, rom_id
+from sb3_manygoals.atari import OWN_SETTINGS, AtariVecEnv, rom_id
 from sb3_manygoals.checkpoint import CheckpointError
 from sb3_manygoals.checkpoint.envs import get_env_state, set_env_state
 from sb3_manygoals.goals import VecGoalBufferWrapper
@@ -383,6 +383,9 @@ def test_bad_input_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             AtariVecEnv(**{"game": "pong", **arguments})
+    for name in OWN_SETTINGS:
+        with pytest.raises(ValueError, match=rf"settings must leave out \['{name}'\]"):
+            AtariVecEnv("pong", **{name: 1})
 
 
 def test_without_ale_py_it_says_what_to_install(monkeypatch):

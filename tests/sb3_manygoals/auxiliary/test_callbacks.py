@@ -683,18 +683,41 @@ def test_moments_of_the_second_step_go_with_the_weights():
 @pytest.mark.parametrize("norm_obs", [False, True])
 def test_normalized_stacks_are_kept_whole(norm_obs):
     """The normalization drifts, so normalized stacks do not overlap."""
-    callback = ManyGoalsCallback(batch_size=5)
+    callback = RewardPredictionCallback(batch_size=4)
     env = VecNormalize(VecFrameStack(cart_poles(), 4), norm_obs=norm_obs)
-    build(env, {}).learn(300, callback)
+    build(env, {"tasks": ["reward_prediction"]}).learn(300, callback)
     assert callback.episodes.frames.n_stack == (1 if norm_obs else 4)
 
 
-@pytest.mark.parametrize("norm_obs", [False, True])
-def test_observations_of_bytes_may_be_normalized(norm_obs):
+@pytest.mark.parametrize("settings", [{"norm_obs": False}, {"training": False}])
+def test_goals_come_again_in_worlds_that_are_normalized(settings):
     callback = ManyGoalsCallback()
     worlds = make_vec_env(lambda: gym.wrappers.TimeLimit(Corridor(), 20), 2)
-    build(VecNormalize(worlds, norm_obs=norm_obs), {}).learn(300, callback)
+    build(VecNormalize(worlds, **settings), {}).learn(300, callback)
     assert callback.n_updates > 0
+    batch = callback.episodes.sample(200, 5, np.random.default_rng(0))
+    goals = batch.observations[:, -1:]
+    same_cell = batch.observations.argmax(axis=-1) == goals.argmax(axis=-1)
+    same = (batch.observations == goals).all(axis=-1)
+    # A goal is also shown before the end of its trajectory.
+    assert same[:, :-1].sum() > 50
+    assert (same == same_cell).all()
+
+
+def test_a_normalization_that_drifts_is_refused_where_goals_must_come_again():
+    model = build(VecNormalize(make_vec_env(Corridor, 2)), {})
+    with pytest.raises(ValueError, match="what VecNormalize makes of an observation drifts"):
+        model.learn(100, ManyGoalsCallback())
+
+
+def test_returns_are_sums_of_rewards_that_do_not_drift():
+    """Without a Monitor, the buffer sums what the world paid."""
+    worlds = DummyVecEnv([lambda: gym.wrappers.TimeLimit(Paying(), 20)] * 2)
+    callback = ManyGoalsCallback()
+    build(VecNormalize(worlds, norm_obs=False), {}).learn(800, callback)
+    assert callback.episodes.returns.tolist() == [100.0] * 40
+    rewards = callback.episodes.sample(500, 20, np.random.default_rng(0)).rewards
+    assert 0.0 < rewards.max() <= 10.0
 
 
 def test_a_shared_buffer_is_filled_by_one_callback():

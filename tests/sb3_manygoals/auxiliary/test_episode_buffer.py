@@ -269,6 +269,52 @@ def test_the_buffer_warns_if_a_monitor_never_gives_a_return():
         UserWarning, match="environment 0 ended 100 times without a return of its Monitor"
     ):
         buffer.add([0], [2.0], [True], shown, [last])
+    # From now on, each end is that of an episode.
+    buffer.add([0], [3.0], [True], shown, [last])
+    assert buffer.returns.tolist()[-4:] == [2.0, 2.0, 2.0, 3.0]
+    assert buffer.n_frames <= 2 * buffer.n_transitions + 2
+
+
+def test_episodes_that_a_wrapper_around_the_monitor_ends_are_episodes():
+    """The Monitor's length says that it saw no step of those before: they were no lives."""
+    buffer = EpisodeBuffer(COUNT, capacity=10)
+    buffer.start(np.zeros((1, 1), np.float32))
+    buffer.monitored = True
+    shown = walk(buffer, 9, ends=(4, 9), reward=2.0)
+    assert len(buffer) == 0
+    for step in range(3):
+        shown = shown + 1
+        over = step == 2
+        info = {"terminal_observation": shown[0], "episode": {"r": 1.5, "l": 3}} if over else {}
+        buffer.add([0], [0.5], [over], shown, [info])
+    assert buffer.returns.tolist() == [1.5, 8.0, 10.0]
+    assert len(buffer.sample(50, 20, np.random.default_rng(0)).lengths) == 50
+    assert set(buffer.sample(200, 20, np.random.default_rng(0)).lengths.tolist()) == {3, 4, 5}
+
+
+def test_lives_of_one_game_are_one_episode():
+    buffer = EpisodeBuffer(COUNT, capacity=10)
+    buffer.start(np.zeros((1, 1), np.float32))
+    buffer.monitored = True
+    shown = walk(buffer, 4, ends=(4,), reward=2.0) + 1
+    over = {"terminal_observation": shown[0], "episode": {"r": 9.0, "l": 5}}
+    buffer.add([0], [1.0], [True], shown, [over])
+    assert buffer.returns.tolist() == [9.0]
+    assert buffer.n_transitions == 5
+
+
+def test_returns_are_sums_of_the_original_rewards():
+    buffer = EpisodeBuffer(COUNT, capacity=10)
+    buffer.start(np.zeros((1, 1), np.float32))
+    shown = np.ones((1, 1), np.float32)
+    buffer.add([0], [0.1], [False], shown, [{}], [5.0])
+    fresh = EpisodeBuffer(COUNT, capacity=10)
+    fresh.set_checkpoint_state(buffer.get_checkpoint_state())
+    for one in (buffer, fresh):
+        one.add([0], [0.2], [True], shown + 1, [{"terminal_observation": shown[0] + 1}], [7.0])
+        assert one.returns.tolist() == [12.0]
+        rewards = one.sample(1, 2, np.random.default_rng(0)).rewards
+        np.testing.assert_array_equal(rewards, np.array([[0.1, 0.2]], np.float32))
 
 
 def walk(buffer, n_steps, ends=(), first=0, reward=1.0, **info):

@@ -4,13 +4,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 from stable_baselines3 import DQN
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
-from sb3_manygoals import ManyGoalsDQN
+from sb3_manygoals import GoalBufferWrapper, ManyGoalsDQN
 from sb3_manygoals.errors import EnvironmentFault
 from sb3_manygoals.pretraining import RewardPredictor
 from tests.sb3_manygoals.auxiliary.story import stories
@@ -24,6 +25,14 @@ class Signs(Corridor):
         reward = (-3.0, 0.0, 0.0, 2.0, 2.0, -3.0)[self.cell]
         observation, _, terminated, truncated, info = super().step(action)
         return observation, reward, terminated, truncated, info
+
+
+class FromOne(Signs):
+    """A corridor whose cells are numbered from 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Discrete(6, start=1)
 
 
 def make(env=None, **kwargs):
@@ -174,6 +183,13 @@ def test_a_reward_predictor_is_saved_and_loaded(tmp_path):
             TypeError,
             r"starts at 0 is needed, got Discrete\(3, start=1\)",
         ),
+        (
+            lambda: GoalBufferWrapper(Signs()),
+            {},
+            TypeError,
+            "cannot be treated as a space of goals",
+        ),
+        (FromOne, {}, TypeError, "cannot be treated as a space of goals: .*start"),
     ],
 )
 def test_bad_input_is_refused(env, kwargs, error, message):
