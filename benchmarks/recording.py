@@ -34,6 +34,7 @@ from benchmarks.suite.spec import write_whole
 from benchmarks.worlds import SettingError
 from sb3_manygoals import ExactCheckpointCallback, ManyGoalsDQN
 from sb3_manygoals.checkpoint.callback import Checkpointable
+from sb3_manygoals.checkpoint.lock import Lock
 
 PACKAGES = (
     "sb3-manygoals",
@@ -248,7 +249,7 @@ def train(
     Train a new model up to a number of steps, and close its environment.
 
     It goes on from the newest checkpoint, if there is one. ``checkpoints/``, ``progress.csv``,
-    TensorBoard events and ``model.zip`` are written.
+    TensorBoard events and ``model.zip`` are written, by one process at a time.
 
     :param config: settings of the run
     :param model: the untrained model
@@ -258,35 +259,38 @@ def train(
     :param extras: further objects whose states checkpoints keep, by name
     :param log_interval: SB3's number of episodes or rollouts between rows of ``progress.csv``
     :param part: folder below ``folder`` for the files; by default they are written to ``folder``
+    :raises CheckpointError: if another process trains in the folder. Then nothing has changed there
     """
     place = folder / part
-    table = CSVLog(place / "progress.csv")
-    saving = ExactCheckpointCallback(
-        place / "checkpoints",
-        every_seconds=60 * config.checkpoint_minutes,
-        keep=2,
-        extras={**(extras or {}), "progress.csv": table},
-        verbose=1,
-    )
-    resumed = saving.resume(model, fallback=True)
-    if config.resume is not None:
-        _note_resumption(folder, config, resumed)
-    model.set_logger(logger(place, table, model.num_timesteps))
-    if model.num_timesteps < steps:
-        # A run that had ended earlier now goes on: these files would be out of date.
-        for name in ("summary.csv", "goals.csv", "score.json"):
-            (folder / name).unlink(missing_ok=True)
-        model.learn(
-            steps - model.num_timesteps,
-            [*callbacks, saving],
-            log_interval=log_interval,
-            reset_num_timesteps=not resumed and model.num_timesteps == 0,
-            progress_bar=config.progress_bar,
+    # Files are emptied and replaced from here on, also those of the whole run.
+    with Lock(folder / "checkpoints"), Lock(place / "checkpoints"):
+        table = CSVLog(place / "progress.csv")
+        saving = ExactCheckpointCallback(
+            place / "checkpoints",
+            every_seconds=60 * config.checkpoint_minutes,
+            keep=2,
+            extras={**(extras or {}), "progress.csv": table},
+            verbose=1,
         )
-    model.logger.close()
-    model.save(place / "model.zip")
-    assert model.env is not None
-    model.env.close()
+        resumed = saving.resume(model, fallback=True)
+        if config.resume is not None:
+            _note_resumption(folder, config, resumed)
+        model.set_logger(logger(place, table, model.num_timesteps))
+        if model.num_timesteps < steps:
+            # A run that had ended earlier now goes on: these files would be out of date.
+            for name in ("summary.csv", "goals.csv", "score.json"):
+                (folder / name).unlink(missing_ok=True)
+            model.learn(
+                steps - model.num_timesteps,
+                [*callbacks, saving],
+                log_interval=log_interval,
+                reset_num_timesteps=not resumed and model.num_timesteps == 0,
+                progress_bar=config.progress_bar,
+            )
+        model.logger.close()
+        model.save(place / "model.zip")
+        assert model.env is not None
+        model.env.close()
 
 
 def save_goals(model: Any, folder: Path) -> None:

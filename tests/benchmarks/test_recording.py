@@ -1,10 +1,15 @@
 """Log files that go on where a checkpoint was written."""
 
+import dataclasses
+import threading
+
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from benchmarks.mastery import MasteryConfig
 from benchmarks.recording import CSVLog, CurveLog, carry_out, create, logger, open_folder
+from sb3_manygoals.checkpoint import CheckpointError
+from sb3_manygoals.checkpoint.lock import Lock
 
 
 def test_tensorboard_keeps_the_step_of_the_checkpoint_and_drops_later_ones(tmp_path):
@@ -64,6 +69,35 @@ def test_a_run_of_a_study_goes_on_with_what_it_was_begun_with(tmp_path, monkeypa
     carry_out(MasteryConfig(eval_steps=200, final_episodes=8), run)
     assert [(one.eval_steps, one.final_episodes) for one in seen] == [(100, 7), (100, 8)]
     assert "goes on with eval_steps 100, as it was begun, and not 200" in capsys.readouterr().out
+
+
+def test_a_second_process_changes_nothing_in_the_folder_of_a_run(tmp_path):
+    """It is refused before it empties a file or notes its settings."""
+    settings = {"env_id": "TwoRoomsSwitchSmall-v0", "agent": "td", "total_steps": 128, "n_envs": 4}
+    settings |= {"eval_steps": 10, "most_goals": 5, "progress_bar": False, "output": tmp_path}
+    folder = MasteryConfig(**settings).run()
+    second = MasteryConfig.saved(folder)
+    second = dataclasses.replace(second, total_steps=256)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    taken = threading.Event()
+    over = threading.Event()
+
+    def first():
+        with Lock(folder / "checkpoints"):
+            taken.set()
+            over.wait(60)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    try:
+        assert taken.wait(60)
+        before |= {path: path.read_bytes() for path in (folder / "checkpoints").glob(".lock*")}
+        with pytest.raises(CheckpointError, match="another thread of this process writes"):
+            second.run()
+    finally:
+        over.set()
+        thread.join()
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_the_file_of_a_map_may_have_been_moved(tmp_path):
