@@ -229,3 +229,14 @@ def estimated(name: str, statistic: Statistic, *scores: Scores) -> dict[str, flo
         return {name: float(statistic(*scores))}
     columns = (name, f"{name}_low", f"{name}_high")
     return dict(zip(columns, map(float, interval(statistic, *scores)), strict=True))
+
+
+def random_score(game: str) -> float:
+    """
+    Return the score of random play.
+
+    :param game: a game, or the id of an environment
+    :return: the score; 0, if there is none in the tables of scores
+    """
+    tables = [read_table(name) for name in REFERENCES]
+    return next((float(each["random"][game]) for each in tables if game in each.index), 0.0)

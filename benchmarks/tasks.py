@@ -118,7 +118,7 @@ class TasksConfig(RunConfig):
         recording.save_goals(model, folder)
         targets = type(model.targets).__name__ if hasattr(model, "targets") else ""
         about = {"world": world.name, "agent": self.agent, "seed": self.seed, "targets": targets}
-        score = about | scores(measure)
+        score = about | {"steps": model.num_timesteps} | scores(measure)
         score = {name: "" if value is None else value for name, value in score.items()}
         CurveLog(folder / "summary.csv", list(score)).add(list(score.values()))
         print(", ".join(f"{name} {value}" for name, value in score.items() if value != ""))

@@ -68,6 +68,7 @@ def sections(runs: pd.DataFrame, book: Book) -> Iterator[dict[str, Any]]:
                 "id": prefix,
                 "title": f"Scores: {where}, {steps:,} steps",
                 "agents": agents,
+                "without_episodes": int((scored["has_ended"] == False).sum()),  # noqa: E712
                 "games": sorted(set(alike["game"])),
             }
             section |= _scores(scored, book, prefix)

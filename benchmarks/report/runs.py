@@ -13,6 +13,7 @@ import pandas as pd
 
 from benchmarks.goal_file import GOALS_FILE
 from benchmarks.report import PastRunError
+from benchmarks.scores import random_score
 from benchmarks.suite import Spec, SuiteError, read_result
 
 KEY = ["study", "agent", "game", "seed", "steps"]
@@ -41,8 +42,9 @@ def read(folders: Iterable[Path]) -> pd.DataFrame:
 
     The columns are :data:`KEY` ("study" is empty for single runs), "status" ("finished",
     "unfinished", "not begun"), "step" of the newest measurement, "attempts", "training_seconds",
-    "wall_seconds" of the last attempt, "score", "group" (of runs of mastery that can be compared),
-    "goals" (the first letters of a SHA-256 of the run's copy of a file of goals),
+    "wall_seconds" of the last attempt, "score" (that of random play, if the run has finished and no
+    episode has ended), "has_ended" (whether one has), "group" (of runs of mastery that can be
+    compared), "goals" (the first letters of a SHA-256 of the run's copy of a file of goals),
     "path" of the run's folder, "own" folder with its files, "asked", the settings in the spec of a
     run of a suite, "settings", and "record" of ``config.json``.
 
@@ -67,7 +69,7 @@ def read(folders: Iterable[Path]) -> pd.DataFrame:
             "runs must have at least one folder with spec.json, or config.json and measurements, "
             "got none"
         )
-    columns = [*KEY, "status", *NUMBERS, "group", "goals"]
+    columns = [*KEY, "status", *NUMBERS, "has_ended", "group", "goals"]
     columns += ["path", "own", "asked", "settings", "record"]
     runs = pd.DataFrame(rows).reindex(columns=columns)
     runs = runs.astype(dict.fromkeys(NUMBERS, float)).astype({"group": object, "goals": object})
@@ -165,9 +167,10 @@ def _of_suite(folder: Path) -> dict[str, Any]:
     }
     if (folder / "result.json").exists():
         result = read_result(folder)
-        for name in ("score", "training_seconds"):
-            if name in result.values:
-                row[name] = result.values[name]
+        if "training_seconds" in result.values:
+            row["training_seconds"] = result.values["training_seconds"]
+        if "score" in result.values:
+            row |= _scored(result.values["score"], spec.game)
         row |= {"status": "finished", "step": spec.steps, "wall_seconds": result.seconds}
     return row | (_measured(own) if own is not None else {})
 
@@ -189,7 +192,8 @@ def _single(folder: Path) -> dict[str, Any] | None:
         else:
             row |= {"game": settings["game"], "steps": int(settings["steps"])}
         if score.is_file():
-            row["score"] = json.loads(score.read_text(encoding="utf-8"))["score"]
+            value = json.loads(score.read_text(encoding="utf-8"))["score"]
+            row |= _scored(value, row["game"])
     except (KeyError, ValueError, TypeError) as error:
         raise PastRunError(f"{folder} is not the folder of a run: {error!r}") from error
     done = score.is_file() or (folder / "summary.csv").is_file()
@@ -199,6 +203,12 @@ def _single(folder: Path) -> dict[str, Any] | None:
         "own": folder,
         "status": "finished" if done else "unfinished",
     }
+
+
+def _scored(score: float | None, game: str) -> dict[str, Any]:
+    """Return the score of a finished run. One in which no episode ended counts as random play."""
+    has_ended = score is not None
+    return {"score": score if has_ended else random_score(game), "has_ended": has_ended}
 
 
 def _name_in_studies(settings: dict[str, Any]) -> str:

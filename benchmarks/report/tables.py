@@ -179,17 +179,13 @@ def bands(curves: pd.DataFrame) -> pd.DataFrame:
         else:
             table = alike.pivot_table("value", "step", "seed").dropna()
             values = table.to_numpy()[:, :, None]
+            value = np.nan
             low = np.nan
             high = np.nan
+            # Seeds that have just begun may have no step in common.
             if len(table):
-                _, low, high = interval(interquartile_mean, values)
-            line = {
-                "step": table.index,
-                "seeds": seeds,
-                "value": interquartile_mean(values),
-                "low": low,
-                "high": high,
-            }
+                value, low, high = interval(interquartile_mean, values)
+            line = {"step": table.index, "seeds": seeds, "value": value, "low": low, "high": high}
             lines = pd.DataFrame({"panel": panel, "agent": agent, **line})
         found.append(lines.reindex(columns=columns))
     return pd.concat(found[1:] or found, ignore_index=True)
@@ -216,7 +212,13 @@ def against_hours(curves: pd.DataFrame) -> pd.DataFrame:
             found.append(alike[columns])
             continue
         by_seed = alike.groupby("seed")
-        hours = np.linspace(by_seed["step"].min().max(), by_seed["step"].max().min(), POINTS)
+        first = by_seed["step"].min().max()
+        last = by_seed["step"].max().min()
+        if first > last:
+            # There is no hour that all seeds have.
+            found.append(alike[columns])
+            continue
+        hours = np.linspace(first, last, POINTS)
         for seed, run in by_seed:
             values = np.interp(hours, run["step"], run["value"])
             line = {"panel": panel, "agent": agent, "seed": seed, "step": hours, "value": values}
@@ -262,7 +264,8 @@ def returns(curves: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
             for what, values in (("final", ours.iloc[-1]), ("area", ours.mean())):
                 row |= estimated(what, interquartile_mean, values.to_numpy()[:, None])
             row |= {
-                "half": ours.index[np.argmax(way >= 0.5)],
+                # A curve that ends where it began goes no way.
+                "half": np.nan if curve[-1] == curve[0] else ours.index[np.argmax(way >= 0.5)],
                 "time_ratio": speeds[agent] / speeds.get(base, np.nan),
             }
             seconds = timed["training_seconds"][timed["agent"] == agent].dropna().median()

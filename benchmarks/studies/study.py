@@ -17,13 +17,12 @@ import torch as th
 from benchmarks import recording
 from benchmarks.recording import RunConfig
 from benchmarks.scores import (
-    REFERENCES,
     Statistic,
     estimated,
     interquartile_mean,
     normalized,
     probability_of_improvement,
-    read_table,
+    random_score,
 )
 from benchmarks.suite import Result, Spec, SuiteError
 from benchmarks.suite.run import SuiteConfig
@@ -172,17 +171,6 @@ def _part_of_path(agent: str) -> str:
     return agent if is_plain else readable(agent) or "agent"
 
 
-def random_score(game: str) -> float:
-    """
-    Return the score of random play.
-
-    :param game: a game, or the id of an environment
-    :return: the score; 0, if there is none in the tables of scores
-    """
-    tables = [read_table(name) for name in REFERENCES]
-    return next((float(each["random"][game]) for each in tables if game in each.index), 0.0)
-
-
 def mean_return(curve: Path) -> float:
     """
     Return the mean of the returns while training.
@@ -319,6 +307,13 @@ def _most_runs(there: pd.DataFrame) -> tuple[list[int], list[str]]:
     return best
 
 
+def _row(run: Result) -> dict[str, Any]:
+    """Return the row of ``runs.csv`` of a run."""
+    named = {"agent": run.spec.agent, "game": run.spec.game, "seed": run.spec.seed}
+    # Its own number of steps, if it has one, is that of the steps which it made.
+    return named | {"steps": run.spec.steps, "attempts": run.attempts} | dict(run.values)
+
+
 @dataclass(frozen=True)
 class StudyConfig(SuiteConfig, ABC):
     """The options of every study, beside those of any suite."""
@@ -347,14 +342,11 @@ class StudyConfig(SuiteConfig, ABC):
 
     def note_finished(self) -> None:
         """Write ``runs.csv``, a row for each run below the root that has finished."""
-        rows = [
-            {"agent": run.spec.agent, "game": run.spec.game, "seed": run.spec.seed}
-            | {"steps": run.spec.steps, "attempts": run.attempts}
-            | dict(run.values)
-            for run in self._finished()
-        ]
-        if rows:
-            table = pd.DataFrame(rows).sort_values(["agent", "game", "seed", "steps"])
+        noted = 0
+        # Another process may finish a run meanwhile, and write before this one does.
+        while len(runs := self._finished()) > noted:
+            noted = len(runs)
+            table = pd.DataFrame(map(_row, runs)).sort_values(["agent", "game", "seed", "steps"])
             write_whole(self.root / "runs.csv", table.to_csv(index=False))
 
     def _given_rates(self, suite: list[Spec]) -> dict[str, float]:
@@ -381,6 +373,10 @@ class StudyConfig(SuiteConfig, ABC):
         """
         return pd.DataFrame()
 
+    def _own(self) -> list[Result]:
+        """Return the results of runs of the study below the root."""
+        return [run for run in self._finished() if self.study.has(run.spec, self.steps)]
+
     def run(self) -> None:
         """
         Carry out what has not finished, or only list it, and compare all runs that have finished.
@@ -399,10 +395,14 @@ class StudyConfig(SuiteConfig, ABC):
         lacking = self.carry_out(specs)
         if self.dry_run:
             return
-        ended = [run for run in self._finished() if self.study.has(run.spec, self.steps)]
-        table = self.compare(ended)
-        if len(table):
-            write_whole(self.comparison, table.to_csv(index=False, float_format="%.4f"))
+        compared = 0
+        # As in runs.csv, the last to write must know all runs.
+        while len(ended := self._own()) > compared:
+            compared = len(ended)
+            table = self.compare(ended)
+            if len(table):
+                write_whole(self.comparison, table.to_csv(index=False, float_format="%.4f"))
+        if self.comparison.exists():
             print(f"compared in {self.comparison}")
         if lacking:
             sys.exit(1)

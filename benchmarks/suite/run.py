@@ -103,7 +103,7 @@ class SuiteConfig:
             spec.write(self.root)
         if not todo:
             # An earlier call may have been killed before it noted its last runs.
-            self.note_finished()
+            self._note()
             return {}
         with obeying_signals():
             lacking = self._drive(todo)
@@ -113,6 +113,13 @@ class SuiteConfig:
 
     def note_finished(self) -> None:
         """Note the runs that have finished; called in this process after each of them."""
+
+    def _note(self) -> None:
+        """Note the runs that have finished. If that fails, other runs go on."""
+        try:
+            self.note_finished()
+        except OSError as error:
+            print(f"not noted: {error}. The next call notes all finished runs", flush=True)
 
     def _given_rates(self, suite: list[Spec]) -> dict[str, float]:
         """Return the rates of the user by the names of agents in specs, and refuse other names."""
@@ -174,12 +181,12 @@ class SuiteConfig:
                         print(f"again: {spec.name}: {trouble}", flush=True)
                         continue
                     if trouble is None:
-                        self.note_finished()
+                        self._note()
                     elif trouble == BUSY_RUN:
                         lacking[spec] = trouble
                     else:
                         log = spec.folder(self.root) / "log.txt"
-                        lacking[spec] = f"{trouble}; see {log}"
+                        lacking[spec] = f"{trouble}; see {log}{_last_line(log)}"
                     ended = len(todo) - len(left) - len(running)
                     print(f"{ended}/{len(todo)} {spec.name}: {trouble or 'finished'}", flush=True)
         except BaseException:
@@ -229,6 +236,15 @@ class SuiteConfig:
         )
 
 
+def _last_line(log: Path) -> str:
+    """Return the last line of a log in words; nothing, if there is none."""
+    if not log.is_file():
+        return ""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f", which ends: {last}" if last else ""
+
+
 def _trouble(future: Future[int]) -> str | None:
     """Return what went wrong, or None if the run has finished."""
     error = future.exception()
@@ -262,7 +278,8 @@ def measured_rates(finished: Iterable[Result]) -> dict[str, float]:
     for result in finished:
         took = _seconds(result)
         if took > 0:
-            steps[result.spec.agent] += result.spec.steps
+            # A run that has solved its task may have ended early.
+            steps[result.spec.agent] += int(result.values.get("steps") or result.spec.steps)
             seconds[result.spec.agent] += took
     return {agent: steps[agent] / seconds[agent] for agent in steps}
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -207,12 +208,17 @@ def write_whole(path: Path, content: str | bytes) -> None:
     :param path: the file
     :param content: its content; text is written as UTF-8, and its line ends as they are
     """
-    staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with staged.open("wb") as file:
-        file.write(content.encode("utf-8") if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    staged.replace(path)
+    # Processes on two machines may have the same number.
+    staged = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with staged.open("wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(path)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
     if os.name == "nt":  # Folders cannot be opened on Windows.
         return
     descriptor = os.open(path.parent, os.O_RDONLY)

@@ -18,7 +18,7 @@ from benchmarks.mastery import MasteryConfig
 from benchmarks.pretraining import PretrainingConfig
 from benchmarks.report.runs import read
 from benchmarks.scores import normalized, read_table
-from benchmarks.studies import auxiliary, games, mastery, minatar, tasks
+from benchmarks.studies import auxiliary, games, mastery, minatar, study, tasks
 from benchmarks.studies.games import BetaStudyConfig, GamesStudyConfig
 from benchmarks.studies.mastery import MasteryStudyConfig
 from benchmarks.studies.minatar import MinAtarStudyConfig
@@ -393,6 +393,29 @@ def test_rows_are_written_as_runs_finish_and_no_run_has_two(tmp_path):
     assert many["attempts"] == "1"
     Watched(seeds=1, only=only, **options).run()
     assert seen[-1] == seen[-2]
+
+
+def test_the_last_to_write_knows_the_runs_of_all_processes(tmp_path, monkeypatch):
+    config = GamesStudyConfig(seeds=3, steps=10, root=tmp_path, only=("a2c",), games=("Pong",))
+    first, second, third = config.specs()
+    write = study.write_whole
+
+    def finish(spec):
+        spec.write(tmp_path)
+        Result(spec, {"score": 1.0}, 1.0, 1).write(spec.folder(tmp_path))
+
+    def beside(file, content):
+        """Another process finishes a run, and writes before this one does."""
+        if not results([third], tmp_path):
+            finish(third)
+            config.note_finished()
+        write(file, content)
+
+    finish(first)
+    finish(second)
+    monkeypatch.setattr(study, "write_whole", beside)
+    config.note_finished()
+    assert [row["seed"] for row in rows_of(tmp_path / "runs.csv")] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(

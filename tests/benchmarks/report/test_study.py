@@ -432,6 +432,19 @@ def test_runs_that_have_not_begun_are_told_apart_by_their_file_of_goals(tmp_path
     assert "eval_goals=" in text_of(reported(tmp_path / "begun"))
 
 
+def test_finished_runs_without_an_episode_count_as_random_play(tmp_path):
+    for seed, score in enumerate((-18.0, None, None)):
+        folder = play(tmp_path / "runs", "a2c", "DoubleDunk", seed)
+        spec = Spec(**json.loads((folder / "spec.json").read_text()))
+        Result(spec, {"score": score}, 3600.0, 1).write(folder)
+    page = text_of(reported(tmp_path / "runs"))
+    assert "In 2 of the finished runs, no episode ended." in page
+    (row,) = rows_of(tmp_path / "page-data" / "games1-scores.csv")
+    random = read_table("atari_human_random_49").loc["DoubleDunk", "random"]
+    assert row["seeds"] == "3"
+    assert float(row["score"]) == pytest.approx((-18.0 + 2 * random) / 3)
+
+
 def test_a_run_that_has_just_begun_cuts_no_finished_run_short(tmp_path):
     """The study is looked at while its next seeds begin."""
     curve = [(100, 1.0), (1000, 5.0)]

@@ -228,6 +228,8 @@ def test_returns_are_compared_where_all_runs_are(tmp_path, capsys):
     # The common step is 200, and all seeds are alike.
     assert table.loc["a2c", ["final_low", "final", "final_high"]].tolist() == [0.5] * 3
     assert table.loc["a2c", "area"] == 0.375
+    leave(tmp_path / "flat", "a2c", 0, [0.0, 0.0, 0.0])
+    assert np.isnan(returned(tmp_path / "flat").loc["a2c", "half"])
     # Returns that fall have a half of their way, too.
     assert table.loc["many-goals", "half"] == 200
     assert table["time_ratio"].tolist() == pytest.approx([1.0, (10 / 200) / (10 / 300)])
@@ -297,6 +299,11 @@ def test_curves_against_hours_meet_at_hours_that_all_seeds_have():
         speed = 0.5 if seed == 2 else 1.0
         assert run["value"].to_numpy() == pytest.approx(run["step"].to_numpy() * speed)
     assert tables.bands(found)["seeds"].unique().tolist() == [3, 1]
+    # Of runs that have just begun, one may end before another begins.
+    late = [("x", "a", seed, 1, 3600.0 * hour, 1.0) for seed, hour in enumerate((1, 2, 3))]
+    found = tables.against_hours(pd.DataFrame(late, columns=columns))
+    assert found["step"].tolist() == [1.0, 2.0, 3.0]
+    assert len(tables.bands(found)) == 0
 
 
 def test_runs_of_a_suite_are_told_apart_by_their_specs(tmp_path):

@@ -119,7 +119,10 @@ def test_failures_are_tried_again_and_stop_nobody(tmp_path, engine):
     output = ended(driver("one_fails", tmp_path, *engine), status=1)
     hopeless, flaky = one_fails()
     log = hopeless.folder(tmp_path) / "log.txt"
-    assert f"not finished: {hopeless.name}: failed with exit status 1; see {log}" in output
+    said = (
+        f"failed with exit status 1; see {log}, which ends: RuntimeError: it was to fail at step 3"
+    )
+    assert f"not finished: {hopeless.name}: {said}" in output
     assert "Traceback" in log.read_text()
     assert starts(hopeless.folder(tmp_path)) == [0, 1, 2]
     assert starts(flaky.folder(tmp_path)) == [0, 2, 4]
@@ -173,6 +176,26 @@ def test_a_killed_worker_goes_on(tmp_path, undisturbed):
     assert starts(first.folder(tmp_path))[1] > 5
     attempts = {spec: result.attempts for spec, result in results(slow(), tmp_path).items()}
     assert attempts == dict.fromkeys(slow(), 1) | {first: 2}
+
+
+def test_two_calls_share_the_runs_of_a_root(tmp_path, undisturbed):
+    calls = [driver("slow", tmp_path, *PROCESSES) for _ in range(2)]
+    outputs = [call.communicate(timeout=60)[0] for call in calls]
+    # A run that another call holds has not failed.
+    assert all("failed" not in output for output in outputs)
+    ended(driver("slow", tmp_path))
+    assert places(slow(), tmp_path) == undisturbed
+    assert all(starts(spec.folder(tmp_path)) == [0] for spec in slow())
+
+
+def test_runs_go_on_if_the_finished_ones_cannot_be_noted(tmp_path, capsys):
+    class Full(SuiteConfig):
+        def note_finished(self):
+            raise OSError("no space left on device")
+
+    assert Full(tmp_path).carry_out([make(seed=seed, steps=2) for seed in range(2)]) == {}
+    said = "not noted: no space left on device. The next call notes all finished runs\n"
+    assert capsys.readouterr().out.count(said) == 2
 
 
 def test_a_run_in_other_hands_is_left_to_them(tmp_path, capsys):
@@ -235,8 +258,10 @@ def test_a_dry_run_says_what_it_would_cost_and_does_nothing(tmp_path, capsys):
         # These noted the seconds of their training over all attempts.
         Result(make(agent="a", seed=5, steps=100), {"training_seconds": 50.0}, 1.0, 3),
         Result(make(agent="c", seed=0, steps=90), {"training_seconds": 30.0}, 1.0, 2),
+        # This one had solved its task after 40 steps.
+        Result(make(agent="d", seed=0, steps=9_000), {"steps": 40}, 10.0, 1),
     ]
-    assert measured_rates(done) == {"a": 2.0, "c": 3.0}
+    assert measured_rates(done) == {"a": 2.0, "c": 3.0, "d": 4.0}
     todo = [make(seed=2, steps=7200), make(seed=3, steps=7200), make(agent="b", steps=3600)]
     rates = {"a": 2.0, "b": 0.5}
     # The third run waits for one of the first two.

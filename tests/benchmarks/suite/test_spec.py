@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.suite import Spec, SuiteError, read_result, results
-from benchmarks.suite.spec import Result
+from benchmarks.suite.spec import Result, write_whole
 from tests.benchmarks.suite.suite_agent import make
 
 
@@ -94,5 +94,24 @@ def test_a_result_comes_back_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
         with pytest.raises(SuiteError, match=r"walk must return plain JSON, got .*inf"):
             Result(spec, {"score": float("inf")}, 2.5, 3).write(folder)
         assert results([spec], tmp_path) == before
+        assert len(list(folder.iterdir())) == len(before)
         result.write(folder)
     assert read_result(folder) == result
+
+
+def test_processes_with_one_number_write_a_file_one_after_the_other(tmp_path, monkeypatch):
+    """Containers on two machines share a disk, and each has a process 1."""
+    file = tmp_path / "file"
+    fsync = os.fsync
+    others = ["second", "first"]
+
+    def other(descriptor):
+        if others:
+            write_whole(file, others.pop())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    monkeypatch.setattr(os, "fsync", other)
+    write_whole(file, b"third\r\n")
+    assert file.read_bytes() == b"third\r\n"
+    assert list(tmp_path.iterdir()) == [file]
