@@ -352,7 +352,9 @@ class AuxiliaryCallback(BaseCallback):
         is_monitored = is_vecenv_wrapped(venv, VecMonitor) or any(venv.env_is_wrapped(Monitor))
         if not (is_reset or is_another):
             is_monitored = is_monitored or self.episodes.monitored
-        self.episodes.monitored = is_monitored
+        else:
+            self.episodes.monitor_is_silent = False
+        self.episodes.monitored = is_monitored and not self.episodes.monitor_is_silent
 
     def _on_step(self) -> bool:
         """Add the transitions of a step to the buffer."""

@@ -157,6 +157,8 @@ class EpisodeBuffer:
         )
         self.monitored = False
         """Whether only a Monitor says when an episode is complete."""
+        self.monitor_is_silent = False
+        """Whether so many ends had no return of their Monitor that each is that of an episode."""
         self.recorder: object = None
         """The callback that fills the buffer. Others may share it."""
         # A heap of episodes and pieces: whether it is complete, return, number, segments.
@@ -394,6 +396,7 @@ class EpisodeBuffer:
             "capacity": self.capacity,
             "cut_after": self.cut_after,
             "monitored": self.monitored,
+            "monitor_is_silent": self.monitor_is_silent,
             "frames": self.frames.get_checkpoint_state(frames_of_segments, *frames_of_ongoing),
             "episodes": episodes,
             "segments": _pack(segments),
@@ -436,6 +439,8 @@ class EpisodeBuffer:
                 )
             )
         self.monitored = state["monitored"]
+        # Earlier versions had no such thing.
+        self.monitor_is_silent = state.get("monitor_is_silent", False)
         self._n_ended = state["ended"]
         self._longest = state["longest"]
         self._index = None
@@ -466,16 +471,17 @@ class EpisodeBuffer:
         ``observation`` is the first one of what follows.
         """
         ongoing = self._ongoing[env]
-        self._longest = max(self._longest, ongoing.n_cut + ongoing.n_steps)
         terminated = not info.get("TimeLimit.truncated", False)
         if ongoing.segments and (not self.monitored or _began_anew(info, ongoing)):
             # A wrapper around the Monitor has ended the episodes before, and not only lives.
             self._keep_each(env)
-            ongoing = self._ongoing[env]
+            self._longest = self._longest_known()
+        self._longest = max(self._longest, ongoing.n_cut + ongoing.n_steps)
         lives = [*ongoing.segments, _segment(ongoing, terminated)]
         score = None if self.monitored else ongoing.gained
         if "episode" in info:
             self.monitored = True
+            self.monitor_is_silent = False
             score = float(info["episode"]["r"])
         if score is None and not terminated:
             # A time limit around the Monitor has ended the episode. The Monitor does not see that.
@@ -484,7 +490,7 @@ class EpisodeBuffer:
         if score is None:
             returns = [*ongoing.returns, ongoing.gained]
             self._ongoing[env] = _Ongoing(following, lives, returns, n_cut=ongoing.n_cut)
-            if len(lives) == _MOST_LIVES:
+            if len(lives) >= _MOST_LIVES:
                 self._warn_of_monitor(env)
             return
         if ongoing.n_cut:
@@ -502,8 +508,10 @@ class EpisodeBuffer:
             stacklevel=2,
         )
         self.monitored = False
-        self._longest = max(len(life.actions) for life in self._ongoing[env].segments)
-        self._keep_each(env)
+        self.monitor_is_silent = True
+        for each in range(len(self._ongoing)):
+            self._keep_each(each)
+        self._longest = self._longest_known()
 
     def _keep_each(self, env: int) -> None:
         """Keep what counted as lives of the episode of an environment as episodes."""
@@ -513,6 +521,12 @@ class EpisodeBuffer:
             ongoing.n_cut = 0
         ongoing.segments = []
         ongoing.returns = []
+
+    def _longest_known(self) -> int:
+        """Return the steps of the longest episode that is kept, or goes on after lost lives."""
+        ended = [sum(len(life.actions) for life in lives) for *_, lives in self._best]
+        ended += [one.n_cut + one.n_steps - len(one.actions) for one in self._ongoing]
+        return max(ended, default=0)
 
     def _keep(self, env: int, score: float, lives: list[_Segment], complete: bool) -> None:
         """Keep an episode or a piece, and drop the worst one if there are too many."""

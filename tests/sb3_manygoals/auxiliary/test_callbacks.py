@@ -12,6 +12,7 @@ from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
@@ -21,7 +22,7 @@ from stable_baselines3.common.vec_env import (
 )
 
 import gym_twoRooms  # noqa: F401 - it registers its worlds
-from sb3_manygoals import AuxiliaryActorCriticPolicy
+from sb3_manygoals import AuxiliaryActorCriticPolicy, ExactCheckpointCallback
 from sb3_manygoals.auxiliary import (
     EpisodeBuffer,
     ManyGoalsCallback,
@@ -718,6 +719,32 @@ def test_returns_are_sums_of_rewards_that_do_not_drift():
     assert callback.episodes.returns.tolist() == [100.0] * 40
     rewards = callback.episodes.sample(500, 20, np.random.default_rng(0)).rewards
     assert 0.0 < rewards.max() <= 10.0
+
+
+def test_a_monitor_that_stays_silent_is_given_up_for_good(tmp_path):
+    """Also by a run that goes on from a checkpoint, and by the next training."""
+
+    class EndsEarly(gym.Wrapper):
+        def step(self, action):
+            observation, reward, _, truncated, info = self.env.step(action)
+            return observation, reward, self.unwrapped.n_steps % 3 == 0, truncated, info
+
+    def train(steps, *more):
+        callback = ManyGoalsCallback()
+        saving = ExactCheckpointCallback(tmp_path, extras={"task": callback})
+        model = build(DummyVecEnv([lambda: EndsEarly(Monitor(Paying()))]), {})
+        saving.resume(model)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for number in (steps, *more):
+                model.learn(number, [callback, saving], reset_num_timesteps=not model.num_timesteps)
+        said = [str(one.message) for one in caught]
+        return callback.episodes, sum("without a return of its Monitor" in one for one in said)
+
+    episodes, n_warnings = train(400, 100)
+    assert (len(episodes), n_warnings) == (166, 1)
+    episodes, n_warnings = train(100)
+    assert (len(episodes), n_warnings) == (200, 0)
 
 
 def test_a_shared_buffer_is_filled_by_one_callback():

@@ -273,6 +273,52 @@ def test_the_buffer_warns_if_a_monitor_never_gives_a_return():
     buffer.add([0], [3.0], [True], shown, [last])
     assert buffer.returns.tolist()[-4:] == [2.0, 2.0, 2.0, 3.0]
     assert buffer.n_frames <= 2 * buffer.n_transitions + 2
+    # A checkpoint of an earlier version may have more ends than that.
+    buffer = EpisodeBuffer(spaces.Box(0, 255, (2,), np.uint8))
+    buffer.monitored = True
+    buffer.start(shown)
+    for _ in range(99):
+        buffer.add([0], [2.0], [True], shown, [last])
+    state = buffer.get_checkpoint_state()
+    state["segments"] = {name: np.tile(one, 2) for name, one in state["segments"].items()}
+    kept = buffer._ongoing[0].segments * 2
+    state["frames"] = buffer.frames.get_checkpoint_state(
+        np.concatenate([life.frames for life in kept]), np.array(buffer._ongoing[0].frames, object)
+    )
+    state["ongoing"] = [[198, *state["ongoing"][0][1:4]]]
+    del state["monitor_is_silent"]
+    buffer.set_checkpoint_state(state)
+    with pytest.warns(UserWarning, match="without a return of its Monitor"):
+        buffer.add([0], [2.0], [True], shown, [last])
+    assert buffer.returns.tolist() == [2.0] * 199
+
+
+def test_all_environments_go_on_without_a_silent_monitor():
+    buffer = EpisodeBuffer(COUNT)
+    shown = np.zeros((2, 1), np.float32)
+    buffer.start(shown)
+    buffer.monitored = True
+
+    def step(time, lengths):
+        """Take a step in both environments, whose episodes have these lengths."""
+        seen = np.full((2, 1), time, np.float32)
+        ends = [time % length == 0 for length in lengths]
+        infos = [{"terminal_observation": seen[0]} if end else {} for end in ends]
+        buffer.add([0, 0], [1.0, 1.0], np.array(ends), seen, infos)
+
+    for time in range(1, 500):
+        step(time, (5, 7))
+    with pytest.warns(UserWarning, match="without a return of its Monitor"):
+        step(500, (5, 7))
+    for time in range(501, 1_000):
+        step(time, (5, 7))
+    assert not buffer.monitored
+    assert set(buffer.returns.tolist()) == {5.0, 7.0}
+    assert len(buffer) == 999 // 5 + 999 // 7
+    # An episode that never ends is cut after 100 steps, as those that ended have 7 at most.
+    for time in range(1_000, 1_101):
+        step(time, (10_000, 10_000))
+    assert len(buffer) == 999 // 5 + 999 // 7 + 2
 
 
 def test_episodes_that_a_wrapper_around_the_monitor_ends_are_episodes():
