@@ -35,7 +35,7 @@ def given_goals(given: Path, begun: Path | None, world: World) -> NDArray[Any]:
     copy = begun / GOALS_FILE
     if not copy.exists():
         # The copy is written before training begins.
-        if any((begun / name).exists() for name in ("checkpoints", "mastery.csv")):
+        if any([*begun.glob("checkpoints/*.pt"), *begun.glob("mastery.csv")]):
             raise SettingError(
                 f"eval_goals must be what the run was begun with, but its copy {copy} is missing. "
                 "Put it back, or copy the file to it that the run was begun with"

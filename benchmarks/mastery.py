@@ -32,6 +32,7 @@ from sb3_manygoals import (
     PlannedTargets,
     evaluate_mastery,
 )
+from sb3_manygoals.checkpoint.lock import Lock
 from sb3_manygoals.evaluation import MasteryPoint
 from sb3_manygoals.goals import UNKNOWN
 from sb3_manygoals.goals.wrapping import goal_trackers
@@ -114,6 +115,7 @@ class MasteryConfig(AgentConfig):
 
         :return: the folder of the run
         :raises SettingError: if an option is out of range, or does not fit the world
+        :raises CheckpointError: if another process carries out the run
         """
         self.check_counts("total_steps", "n_envs", "eval_freq", "eval_steps", "threads")
         self.check_counts("final_episodes", "most_goals", "curve_goals", "scenarios")
@@ -125,12 +127,14 @@ class MasteryConfig(AgentConfig):
         config = replace(self, eval_freq=self.eval_freq or max(1, self.total_steps // 5))
         name = evaluated.world.name
         folder = recording.open_folder(config, f"mastery-{self.agent}-{name}-seed{self.seed}")
-        if evaluated.tables is not None:
-            print(f"{len(evaluated.tables)} observations can be reached")
-        elif evaluated.goals is not None:
-            keep_goals(evaluated.goals, folder)
-        seconds = _train(config, folder, evaluated)
-        conclude(config, folder, evaluated, seconds)
+        # Another process could train on while this one measures.
+        with Lock(folder / "checkpoints"):
+            if evaluated.tables is not None:
+                print(f"{len(evaluated.tables)} observations can be reached")
+            elif evaluated.goals is not None:
+                keep_goals(evaluated.goals, folder)
+            seconds = _train(config, folder, evaluated)
+            conclude(config, folder, evaluated, seconds)
         pages = [folder / name for name in ("report.html", "demo.html")]
         print(f"open {' and '.join(str(page) for page in pages if page.exists())}")
         return folder

@@ -42,11 +42,11 @@ def read(folders: Iterable[Path]) -> pd.DataFrame:
 
     The columns are :data:`KEY` ("study" is empty for single runs), "status" ("finished",
     "unfinished", "not begun"), "step" of the newest measurement, "attempts", "training_seconds",
-    "wall_seconds" of the last attempt, "score" (that of random play, if the run has finished and no
-    episode has ended), "has_ended" (whether one has), "group" (of runs of mastery that can be
-    compared), "goals" (the first letters of a SHA-256 of the run's copy of a file of goals),
-    "path" of the run's folder, "own" folder with its files, "asked", the settings in the spec of a
-    run of a suite, "settings", and "record" of ``config.json``.
+    "wall_seconds" of the last attempt, "score" (that of random play, or 0 where none is known, if
+    the run has finished and no episode has ended), "has_ended" (whether one has), "group" (of runs
+    of mastery that can be compared), "goals" (the first letters of a SHA-256 of the run's copy of a
+    file of goals), "path" of the run's folder, "own" folder with its files, "asked", the settings
+    in the spec of a run of a suite, "settings", and "record" of ``config.json``.
 
     :param folders: the folders
     :return: a row a run

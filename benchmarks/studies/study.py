@@ -396,13 +396,14 @@ class StudyConfig(SuiteConfig, ABC):
         if self.dry_run:
             return
         compared = 0
+        table = pd.DataFrame()
         # As in runs.csv, the last to write must know all runs.
         while len(ended := self._own()) > compared:
             compared = len(ended)
             table = self.compare(ended)
             if len(table):
                 write_whole(self.comparison, table.to_csv(index=False, float_format="%.4f"))
-        if self.comparison.exists():
+        if len(table):
             print(f"compared in {self.comparison}")
         if lacking:
             sys.exit(1)
