@@ -257,16 +257,13 @@ def _table(file: Path) -> pd.DataFrame:
 
 def _files_of_goals(runs: pd.DataFrame) -> list[str | None]:
     """
-    Return the path of the file of goals of each run of a suite: one path for equal goals.
-
-    The goals of a run that has not begun are those of a run that has begun with the same path. If
-    there is none, they count as goals of their own.
+    Return what tells the goals of each run of a suite from others: the hash of a run that has begun
+    with the same path; the path, if there is none; None without a file of goals.
     """
     paths = [asked.get("eval_goals") for asked in runs["asked"]]
     pairs = zip(paths, runs["goals"], strict=True)
     hashes = {path: goals for path, goals in pairs if isinstance(goals, str)}
-    names: dict[str | None, str | None] = {}
-    return [names.setdefault(hashes.get(path, path), path) for path in paths]
+    return [hashes.get(path, path) for path in paths]
 
 
 def _tell_apart(runs: pd.DataFrame) -> None:
