@@ -310,7 +310,7 @@ def _most_runs(there: pd.DataFrame) -> tuple[list[int], list[str]]:
 def _row(run: Result) -> dict[str, Any]:
     """Return the row of ``runs.csv`` of a run."""
     named = {"agent": run.spec.agent, "game": run.spec.game, "seed": run.spec.seed}
-    # Its own number of steps, if it has one, is that of the steps which it made.
+    # A run may note how many steps it made. This number replaces that of its spec.
     return named | {"steps": run.spec.steps, "attempts": run.attempts} | dict(run.values)
 
 
