@@ -40,7 +40,7 @@ import numpy as np
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_manygoals.validation import check_count, check_game
+from sb3_manygoals.validation import check_count, check_game, check_seed
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
 try:
@@ -79,8 +79,8 @@ class AtariVecEnv(GymnasiumVecEnv):
     :param settings: further arguments of ale-py's AtariVectorEnv with its defaults:
         ``repeat_action_probability``, ``noop_max``, ``use_fire_reset``,
         ``max_num_frames_per_episode``, ``num_threads`` and so on
-    :raises ValueError: if there is no such game, or N is not positive, or this class gives one of
-        the settings itself
+    :raises ValueError: if there is no such game, N is not positive, the seed is no whole number in
+        [0, 2^32), or this class gives one of the settings itself
     :ivar game: ale-py's name of the game
     """
 
@@ -99,6 +99,7 @@ class AtariVecEnv(GymnasiumVecEnv):
         **settings: Any,
     ) -> None:
         check_count("n_envs", n_envs)
+        seed = check_seed(seed)
         refused = OWN_SETTINGS & settings.keys()
         if refused:
             raise ValueError(

@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from torch import nn
 
 from sb3_manygoals.checkpoint.tree import check_same
-from sb3_manygoals.validation import check_count, check_game, check_number
+from sb3_manygoals.validation import check_count, check_game, check_number, check_seed
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
 try:
@@ -242,6 +242,7 @@ def make_minatar_vec_env(
     :return: the environment, with observations (N, channels, 10, 10) uint8
     :raises ValueError: if there is no such game, or an argument is out of range
     """
+    seed = check_seed(seed)
     env = GymnasiumVecEnv(MinAtarVectorEnv(game, n_envs, **kwargs))
     if seed is not None:
         env.seed(seed)

@@ -27,7 +27,7 @@ from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.errors import check_loss
 from sb3_manygoals.goals.moved_worlds import check_evaluators, marks_of
 from sb3_manygoals.terminal_watch import TerminalWatch
-from sb3_manygoals.validation import check_count, check_number
+from sb3_manygoals.validation import check_count, check_number, check_seed
 
 Update = Literal["two_steps", "joint"]
 
@@ -123,7 +123,7 @@ class AuxiliaryCallback(BaseCallback):
         if update not in get_args(Update):
             raise ValueError(f"update must be 'two_steps' or 'joint', got {update!r}")
         self.episodes = episodes
-        self.seed = seed
+        self.seed = check_seed(seed)
         self.update = update
         self.n_updates = 0
         """Number of updates by the auxiliary loss so far."""

@@ -18,7 +18,7 @@ from sb3_manygoals.goals.wrapper import copy_vec_env
 from sb3_manygoals.goals.wrapping import as_goal_vec_env, goal_trackers
 from sb3_manygoals.inner_callbacks import inner_callbacks
 from sb3_manygoals.random_streams import Stream, generator
-from sb3_manygoals.validation import check_number, is_held
+from sb3_manygoals.validation import check_number, check_seed, is_held
 
 SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalAlgorithm")
 
@@ -62,7 +62,9 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         Seed all random generators, the learner's own too.
 
         :param seed: None for other random numbers in every run
+        :raises ValueError: if NumPy takes no such seed
         """
+        seed = check_seed(seed)
         super().set_random_seed(seed)
         self.rng = generator(seed, self.stream)
 

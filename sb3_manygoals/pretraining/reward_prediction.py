@@ -39,7 +39,7 @@ from sb3_manygoals.networks import PaddedCNN, Preprocess, make_trunk
 from sb3_manygoals.pretraining.replay_buffers import FrameReplayBuffer
 from sb3_manygoals.random_streams import Stream, generator
 from sb3_manygoals.terminal_watch import TerminalWatch
-from sb3_manygoals.validation import check_action_space, check_count
+from sb3_manygoals.validation import check_action_space, check_count, check_seed
 
 
 class RewardPredictionPolicy(BasePolicy):
@@ -282,7 +282,9 @@ class RewardPredictor(OffPolicyAlgorithm):
         Seed the generators of SB3 and that of the random actions.
 
         :param seed: the seed; None: actions differ in every run
+        :raises ValueError: if NumPy takes no such seed
         """
+        seed = check_seed(seed)
         super().set_random_seed(seed)
         self.rng = generator(seed, Stream.REWARD_PREDICTOR)
 

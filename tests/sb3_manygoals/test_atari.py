@@ -380,6 +380,8 @@ def test_bad_input_is_refused():
             r"settings must leave out \['grayscale'\], which this class gives",
         ),
         ({"n_envs": 0}, "n_envs must be a whole number, at least 1, got 0"),
+        ({"seed": -1}, "seed must be a whole number, at least 0, got -1"),
+        ({"seed": 2**32}, "seed must be below 2\\*\\*32, got 4294967296"),
     ):
         with pytest.raises(ValueError, match=message):
             AtariVecEnv(**{"game": "pong", **arguments})

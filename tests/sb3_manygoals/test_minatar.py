@@ -91,6 +91,11 @@ def test_bad_arguments_are_named(arguments, message):
         MinAtarVectorEnv(**{"game": "asterix", **arguments})
 
 
+def test_a_bad_seed_is_refused_before_the_first_reset():
+    with pytest.raises(ValueError, match=r"seed must be a whole number, at least 0, got 1\.5"):
+        make_minatar_vec_env("asterix", 2, seed=1.5)
+
+
 def test_bad_actions_options_and_states_are_refused():
     env = MinAtarVectorEnv("asterix", 2)
     env.reset(seed=0)

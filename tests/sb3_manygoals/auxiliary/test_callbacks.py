@@ -840,6 +840,12 @@ def test_each_step_has_one_update_in_several_trainings_and_after_exceptions(opti
         ),
         (
             None,
+            lambda: PixelControlCallback(seed="a"),
+            ValueError,
+            "seed must be a whole number, at least 0, got 'a'",
+        ),
+        (
+            None,
             lambda: PixelControlCallback(gamma=1.1),
             ValueError,
             r"gamma must be a number in \[0, 1\], got 1.1",
