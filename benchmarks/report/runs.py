@@ -50,7 +50,8 @@ def read(folders: Iterable[Path]) -> pd.DataFrame:
 
     :param folders: the folders
     :return: a row a run
-    :raises PastRunError: if a folder is not there, there are no runs, or two are the same
+    :raises PastRunError: if a folder is not there, there are no runs, two are the same, or a file
+        of a run is damaged
     :raises SuiteError: if a file of a suite is damaged
     """
     folders = list(map(Path, folders))
@@ -221,8 +222,12 @@ def _name_in_studies(settings: dict[str, Any]) -> str:
 
 def _measured(own: Path) -> dict[str, Any]:
     """Return what a run's own folder says of it: its record, and how far it has come."""
-    record = json.loads((own / "config.json").read_text(encoding="utf-8"))
-    settings = record.get("settings", {})
+    file = own / "config.json"
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        settings = dict(record.get("settings", {}))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise PastRunError(f"{file} is damaged: {error!r}") from error
     found: dict[str, Any] = {"record": record, "settings": settings, "group": None}
     if "eval_steps" in settings:
         group = [settings.get(each) for each in COMPARABLE]

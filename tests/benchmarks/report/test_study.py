@@ -575,6 +575,9 @@ def test_results_without_scores_and_returns_are_said_to_be_left_out(tmp_path, ca
         ),
         ("no-run", "a.html", PastRunError, "no-run is not the folder of a run: "),
         ("cut", "a.html", PastRunError, r"summary\.csv is damaged: No columns to parse from file"),
+        ("no-json", "a.html", PastRunError, r"config\.json is damaged: JSONDecodeError"),
+        ("no-record", "a.html", PastRunError, r"config\.json is damaged: AttributeError"),
+        ("no-settings", "a.html", PastRunError, r"config\.json is damaged: ValueError"),
     ],
 )
 def test_what_is_no_run_is_refused(tmp_path, folder, output, error, message):
@@ -584,6 +587,8 @@ def test_what_is_no_run_is_refused(tmp_path, folder, output, error, message):
         play(tmp_path / "top" / each, "a2c", "Pong", 0, 5.0)
     make_run(tmp_path / "no-run", seed="none")
     (make_run(tmp_path / "cut", goals=share(0.5)) / "summary.csv").write_text("")
+    for name, text in (("json", "{"), ("record", "[]"), ("settings", '{"settings": "none"}')):
+        (make_run(tmp_path / f"no-{name}") / "config.json").write_text(text)
     with pytest.raises(error, match=message):
         ReportConfig((tmp_path / folder,), tmp_path / output).run()
     assert not list(tmp_path.glob("a*"))
