@@ -40,7 +40,7 @@ import numpy as np
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_manygoals.validation import check_count, check_game, check_seed
+from sb3_manygoals.validation import check_count, check_game, check_number, check_seed
 from sb3_manygoals.vec_env import GymnasiumVecEnv
 
 try:
@@ -80,7 +80,8 @@ class AtariVecEnv(GymnasiumVecEnv):
         ``repeat_action_probability``, ``noop_max``, ``use_fire_reset``,
         ``max_num_frames_per_episode``, ``num_threads`` and so on
     :raises ValueError: if there is no such game, N is not positive, the seed is no whole number in
-        [0, 2^32), or this class gives one of the settings itself
+        [0, 2^32), ``repeat_action_probability`` is not in [0, 1], or this class gives one of the
+        settings itself
     :ivar game: ale-py's name of the game
     """
 
@@ -105,6 +106,10 @@ class AtariVecEnv(GymnasiumVecEnv):
             raise ValueError(
                 f"settings must leave out {sorted(refused)}, which this class gives itself"
             )
+        # ale-py takes any number. Actions stick as if it were 0 or 1.
+        name = "repeat_action_probability"
+        if name in settings:
+            check_number(name, settings[name], at_least=0, at_most=1)
         self.game = rom_id(game)
         super().__init__(
             ReplayableAtari(self.game, n_envs, life_loss_info=terminal_on_life_loss, **settings)

@@ -242,6 +242,7 @@ def make_minatar_vec_env(
     :return: the environment, with observations (N, channels, 10, 10) uint8
     :raises ValueError: if there is no such game, or an argument is out of range
     """
+    check_count("n_envs", n_envs)
     seed = check_seed(seed)
     env = GymnasiumVecEnv(MinAtarVectorEnv(game, n_envs, **kwargs))
     if seed is not None:

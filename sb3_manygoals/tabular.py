@@ -80,18 +80,19 @@ class AllGoalsTable:
         :param actions: a, shape (N,)
         :param next_states: s', shape (N,)
         :param learning_rate: step size, in [0, 1]
-        :param gamma: discount factor
+        :param gamma: discount factor, in [0, 1)
         :param goal_reward: reward of a transition that reaches its goal
         :param step_reward: reward of every other transition
         :param terminated: whether the environment itself terminated, bool, shape (N,). None:
             nowhere
         :param taught: which goals are taught, bool, shape ``(n_states,)``. None: all
-        :raises ValueError: if there is no such state, action or step size, or a transition lacks
-            one of them. Then nothing has changed
+        :raises ValueError: if there is no such state, action, step size or discount factor, or a
+            transition lacks one of them. Then nothing has changed
         """
         _check_numbers(self.n_states, states=states, next_states=next_states)
         _check_numbers(self.n_actions, actions=actions)
         check_number("learning_rate", learning_rate, at_least=0, at_most=1)
+        check_number("gamma", gamma, at_least=0, below=1)
         if terminated is None:
             terminated = np.zeros(len(states), dtype=np.bool_)
         lengths = [len(column) for column in (states, actions, next_states, terminated)]
@@ -170,6 +171,11 @@ class TablePolicy(BasePolicy):
             vars(copied)[name] = copy.deepcopy(value, memo)
         copied.q = th.from_numpy(copied.table.values)
         return copied
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Rebuild a pickled policy, and let the buffer be the table's memory again."""
+        super().__setstate__(state)
+        self.q = th.from_numpy(self.table.values)
 
     def _predict(self, observation: Any, deterministic: bool = False) -> th.Tensor:
         """Return greedy actions."""

@@ -169,7 +169,8 @@ class GymnasiumVecEnv(VecEnv):
 
         :return: a picture of each environment, (height, width, 3) uint8
         """
-        return list(self.vector_env.render() or ())  # type: ignore[arg-type]
+        pictures = self.vector_env.render()
+        return [] if pictures is None else list(pictures)
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """
@@ -205,6 +206,9 @@ class GymnasiumVecEnv(VecEnv):
         rows = self._rows(indices)
         base = self.vector_env.unwrapped
         if isinstance(base, SyncVectorEnv):
+            for row in rows:
+                # Raise an AttributeError where there is no such attribute, before any is set.
+                base.envs[row].get_wrapper_attr(attr_name)
             for row in rows:
                 base.envs[row].set_wrapper_attr(attr_name, value)
             return

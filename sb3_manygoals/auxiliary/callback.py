@@ -83,7 +83,8 @@ class AuxiliaryCallback(BaseCallback):
 
     :param weight: weight of the loss, beta, at least 0. The loss is a mean over transitions
     :param episodes: the buffer to fill and to sample from. Several callbacks may share one. None:
-        the callback makes one, with the default capacity and the stack of a VecFrameStack
+        the callback makes one, with the default capacity and the stack of a VecFrameStack. For
+        stacks of Gymnasium's FrameStackObservation, give a buffer with their ``n_stack``
     :param batch_size: number of transitions in an update, a multiple of ``n_steps``
     :param n_steps: n, number of transitions in a trajectory
     :param seed: seed of the batches; None: the model's seed

@@ -18,7 +18,7 @@ from sb3_manygoals.checkpoint.tree import check_same
 from sb3_manygoals.errors import check_finite, own_observation, own_rewards
 from sb3_manygoals.frames import Frames, FrameStore
 from sb3_manygoals.goals.spaces import check_goal_space
-from sb3_manygoals.validation import check_count
+from sb3_manygoals.validation import as_held, check_count
 
 HISTORY = 3
 """Number of observations from which a reward is predicted (Jaderberg et al. 2017)."""
@@ -218,9 +218,10 @@ class EpisodeBuffer:
             None: all have
         :param have_moved: whether somebody else acted in the environments, so that they do not show
             ``observations`` any more. Then no episode goes on, and the first transition is left out
-        :raises ValueError: if shape or dtype are not the space's
+        :raises ValueError: if the shape is not the space's, or the dtype cannot be converted to the
+            space's, see :meth:`add`
         """
-        stacks = self.frames.put(observations).tolist()
+        stacks = self.frames.put(self._in_dtype(observations)).tolist()
         self._goes_on = keep_ongoing
         self._have_moved = have_moved
         kept = self._ongoing[: len(stacks)] if keep_ongoing and not have_moved else []
@@ -249,6 +250,9 @@ class EpisodeBuffer:
 
         An environment that is done goes on from ``observations``.
 
+        SB3's SubprocVecEnv passes on the dtype that the environments give. It is converted to the
+        space's where NumPy's rule "same_kind" allows it, as from float64 to float32.
+
         :param actions: actions taken, integers, shape (n_envs,)
         :param rewards: rewards as the learner sees them, shape (n_envs,)
         :param dones: whether the learner's episode ended, bool, shape (n_envs,)
@@ -258,9 +262,10 @@ class EpisodeBuffer:
             "TimeLimit.truncated" and "episode" are read
         :param original_rewards: rewards as the environments gave them, of which returns are sums,
             shape (n_envs,). None: ``rewards``
-        :raises ValueError: if the number of environments is not that of :meth:`start`, a shape or
-            dtype is not the space's, observations are not overlapping stacks, a terminal
-            observation is missing, a reward is not one finite number, or a return is not finite
+        :raises ValueError: if the number of environments is not that of :meth:`start`, a shape is
+            not the space's, a dtype cannot be converted to the space's, observations are not
+            overlapping stacks, a terminal observation is missing, a reward is not one finite
+            number, or a return is not finite
         """
         if len(observations) != len(self._ongoing):
             raise ValueError(
@@ -274,6 +279,7 @@ class EpisodeBuffer:
         if original_rewards is not None:
             gained = own_rewards(original_rewards, len(observations), self, none_counts=False)
         frames = self.frames
+        observations = self._in_dtype(observations)
         reached = observations.copy()
         for env in np.flatnonzero(dones).tolist():
             terminal = infos[env].get("terminal_observation")
@@ -373,6 +379,17 @@ class EpisodeBuffer:
         segments, steps = _place(places, np.cumsum(index.lengths))
         rows = np.maximum(steps[:, None] + np.arange(1 - HISTORY, 1), 0)
         return self._observations(segments, rows), index.rewards[places]
+
+    def _in_dtype(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """
+        Return observations in the dtype of the space.
+
+        Raise a ValueError if whole numbers would become others. A dtype of another kind is returned
+        as it is: the store of frames refuses it.
+        """
+        if not np.can_cast(observations.dtype, self.frames.dtype, "same_kind"):
+            return observations
+        return as_held(observations, self.frames.dtype, "observations")
 
     def get_checkpoint_state(self) -> dict[str, Any]:
         """

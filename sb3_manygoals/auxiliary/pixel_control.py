@@ -18,10 +18,10 @@ class PixelControlCallback(AuxiliaryCallback):
     """
     Pixel control (Jaderberg et al. 2017): learn to change the pixels in each cell of the picture.
 
-    The policy's ``crop`` and ``cell`` determine the cells. In a stack of frames, the newest one
-    counts. Jaderberg et al. add the loss to A3C's, so the update is joint by default. For Atari,
-    they take one trajectory in an update and draw the weight log-uniformly from 0.0001 to 0.01. The
-    default is the middle of that range on the logarithmic scale.
+    The policy's ``crop`` and ``cell`` determine the cells. In a stack of frames, as ``episodes``
+    knows it, the newest one counts. Jaderberg et al. add the loss to A3C's, so the update is joint
+    by default. For Atari, they take one trajectory in an update and draw the weight log-uniformly
+    from 0.0001 to 0.01. The default is the middle of that range on the logarithmic scale.
 
     :param weight: weight of the loss, at least 0. The loss is a mean over transitions; that of a
         transition is a sum over all cells

@@ -190,6 +190,7 @@ class RewardPredictor(OffPolicyAlgorithm):
             )
         check_count("buffer_size", buffer_size)
         check_count("batch_size", batch_size)
+        check_count("learning_starts", learning_starts, at_least=0, floats=True)
         if env is not None:
             env = maybe_make_env(env, kwargs.get("verbose", 0))
             check_goal_space(env.observation_space)

@@ -12,7 +12,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from torch import nn
 
 from sb3_manygoals.auxiliary.policies import AuxiliaryActorCriticPolicy
-from sb3_manygoals.networks import Preprocess
+from sb3_manygoals.networks import PackedPreprocess, Preprocess
 
 # Networks that differ only in these modules are the same function when they act.
 _WITHOUT_EFFECT = (nn.Flatten, nn.Identity, nn.Dropout)
@@ -68,8 +68,8 @@ def transfer_trunk(
     :param target: SB3's A2C or PPO, another learner with an ActorCriticPolicy, or such a policy
     :return: for the name of each changed layer of the target, the name of the source's layer from
         which its weights come
-    :raises TypeError: if the source has no trunk, the target no actor and critic, or actions do not
-        start at 0
+    :raises TypeError: if the source has no trunk, or observations of several arrays, such as Dict;
+        if the target has no actor and critic; or if actions do not start at 0
     :raises TransferError: if they differ in observations or their scaling, or in the kind, shape or
         activation of a layer, or the target has a recurrent layer where the trunk goes on. The
         message names the first such layer and, where it can, what to change. Then nothing was
@@ -78,6 +78,11 @@ def transfer_trunk(
     giver = source.policy if isinstance(source, BaseAlgorithm) else source
     taker = target.policy if isinstance(target, BaseAlgorithm) else target
     trunk = getattr(giver, "trunk", None)
+    if isinstance(trunk, nn.Sequential) and isinstance(trunk[0], PackedPreprocess):
+        raise TypeError(
+            "the source's observations must be single arrays, got those of several arrays: its"
+            " trunk joins them in a way of its own, which the target's features extractor lacks"
+        )
     if not isinstance(trunk, nn.Sequential) or not isinstance(trunk[0], Preprocess):
         raise TypeError(
             "source must be a ManyGoalsDQN or a RewardPredictor, or the policy of one, got one with"

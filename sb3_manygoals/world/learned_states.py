@@ -349,7 +349,7 @@ class LearnedStates(ExampleStates):
         ids[is_far] = [self._found(code) for code in codes[is_far]]
         if self._n_states > n_clusters:
             others, other_distances = nearest(codes, self.centers[n_clusters:])
-            is_nearer = other_distances < distances
+            is_nearer = (other_distances < distances) & (other_distances <= self.radius)
             ids[is_nearer] = n_clusters + others[is_nearer]
         return ids, np.linalg.norm(codes - self._centers[ids], axis=1)
 

@@ -380,6 +380,10 @@ def test_bad_input_is_refused():
             r"settings must leave out \['grayscale'\], which this class gives",
         ),
         ({"n_envs": 0}, "n_envs must be a whole number, at least 1, got 0"),
+        (
+            {"repeat_action_probability": 2.0},
+            r"repeat_action_probability must be a number in \[0, 1\], got 2.0",
+        ),
         ({"seed": -1}, "seed must be a whole number, at least 0, got -1"),
         ({"seed": 2**32}, "seed must be below 2\\*\\*32, got 4294967296"),
     ):

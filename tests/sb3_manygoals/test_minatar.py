@@ -91,7 +91,9 @@ def test_bad_arguments_are_named(arguments, message):
         MinAtarVectorEnv(**{"game": "asterix", **arguments})
 
 
-def test_a_bad_seed_is_refused_before_the_first_reset():
+def test_bad_numbers_are_refused_before_the_first_reset():
+    with pytest.raises(ValueError, match="n_envs must be a whole number, at least 1, got 0"):
+        make_minatar_vec_env("asterix", 0)
     with pytest.raises(ValueError, match=r"seed must be a whole number, at least 0, got 1\.5"):
         make_minatar_vec_env("asterix", 2, seed=1.5)
 

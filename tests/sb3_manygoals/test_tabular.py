@@ -78,6 +78,8 @@ def test_what_is_not_in_the_table_is_refused_and_changes_nothing(name, value):
         table.update(**given, learning_rate=0.5)
     with pytest.raises(ValueError, match=r"learning_rate must be a number in \[0, 1\], got -5.0"):
         table.update(**given | {name: np.array([0, 1])}, learning_rate=-5.0)
+    with pytest.raises(ValueError, match=r"gamma must be a number in \[0, 1\), got 1.0"):
+        table.update(**given | {name: np.array([0, 1])}, learning_rate=0.5, gamma=1.0)
     with pytest.raises(ValueError, match=r"states, .* must have one length, got .*1"):
         table.update(**given | {name: np.array([0])}, learning_rate=0.5)
     assert not table.values.any()

@@ -161,6 +161,9 @@ def test_attributes_and_methods_of_a_sync_vector_env(mode):
     assert ours.env_is_wrapped(TimeLimit) == [True] * 3
     assert ours.env_is_wrapped(Views, indices=[1]) == [False]
     assert not ours.has_attr("fly")
+    with pytest.raises(AttributeError):
+        ours.set_attr("fly", True)
+    assert not ours.has_attr("fly")
     with pytest.raises(IndexError):
         ours.get_attr("length", 3)
 
@@ -269,6 +272,9 @@ class Plain(VectorEnv):
         self.single_observation_space = spaces.Box(0, 9, (1,))
         self.single_action_space = spaces.Discrete(2)
 
+    def render(self):
+        return np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
+
     def reset(self, *, seed=None, options=None):
         return self.shown, {"lives": np.array([3, 3])}
 
@@ -283,6 +289,7 @@ class Plain(VectorEnv):
 
 def test_a_plain_vector_env_is_understood():
     venv = GymnasiumVecEnv(Plain())
+    np.testing.assert_array_equal(venv.get_images(), Plain().render())
     first = venv.reset()
     second, rewards, dones, infos = venv.step(np.zeros(2))
     assert (first.tolist(), second.tolist()) == ([[0.0], [0.0]], [[1.0], [1.0]])

@@ -16,6 +16,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
+    VecEnvWrapper,
     VecFrameStack,
     VecNormalize,
     VecTransposeImage,
@@ -103,6 +104,28 @@ def copies_of_gradients(model):
 
 def copies_of_weights(model):
     return [one.detach().clone() for one in model.policy.parameters()]
+
+
+class Wide(VecEnvWrapper):
+    """Returns observations of more bits than their space has, as a SubprocVecEnv may."""
+
+    def reset(self):
+        return self.venv.reset().astype(np.float64)
+
+    def step_wait(self):
+        observations, *rest = self.venv.step_wait()
+        return observations.astype(np.float64), *rest
+
+
+def test_observations_of_more_bits_are_learned_from_like_others():
+    weights = []
+    for around in (lambda env: env, Wide):
+        model = A2C(AuxiliaryActorCriticPolicy, around(cart_poles()), **SETTINGS)
+        callback = ManyGoalsCallback()
+        model.learn(400, callback)
+        assert callback.n_updates > 0
+        weights.append(copies_of_weights(model))
+    assert all(th.equal(*pair) for pair in zip(*weights, strict=True))
 
 
 class Watch(BaseCallback):

@@ -467,6 +467,35 @@ def test_pieces_go_on_from_a_checkpoint():
         other.set_checkpoint_state(buffer.get_checkpoint_state())
 
 
+@pytest.mark.parametrize(
+    ("space", "given"),
+    [
+        (spaces.Box(-1.0, 1.0, (2,), np.float32), np.float64),
+        (spaces.Discrete(5), np.int32),
+        (spaces.MultiBinary(3), np.int64),
+    ],
+)
+def test_dtypes_of_one_kind_are_converted(space, given):
+    space.seed(0)
+    shown = np.stack([space.sample() for _ in range(4)])
+    buffers = EpisodeBuffer(space), EpisodeBuffer(space)
+    for buffer, observations in zip(buffers, (shown, shown.astype(given)), strict=True):
+        buffer.start(observations[:1])
+        buffer.add([0], [1.0], [False], observations[1:2], [{}])
+        ended = {"terminal_observation": observations[2]}
+        buffer.add([1], [2.0], [True], observations[3:], [ended])
+    samples = [buffer.sample(8, 2, np.random.default_rng(0)) for buffer in buffers]
+    np.testing.assert_array_equal(samples[0].observations, samples[1].observations)
+    assert samples[1].observations.dtype == space.dtype
+
+
+def test_numbers_that_the_dtype_does_not_hold_are_refused():
+    buffer = EpisodeBuffer(spaces.MultiBinary(3))
+    buffer.start(np.zeros((1, 3), np.int8))
+    with pytest.raises(ValueError, match="numbers that int8 holds, got numbers from 0 to 300"):
+        buffer.add([0], [0.0], [False], np.array([[0, 300, 1]]), [{}])
+
+
 def test_bad_input_is_refused():
     with pytest.raises(
         ValueError, match="capacity must be a whole number of episodes, at least 1, got 0"

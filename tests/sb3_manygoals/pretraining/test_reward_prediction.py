@@ -174,6 +174,12 @@ def test_a_reward_predictor_is_saved_and_loaded(tmp_path):
             ValueError,
             "batch_size must be a whole number, at least 1, got 0",
         ),
+        (
+            Signs,
+            {"learning_starts": -1.5},
+            ValueError,
+            "learning_starts must be a whole number, at least 0, got -1.5",
+        ),
         (Signs, {"seed": -1}, ValueError, "seed must be a whole number, at least 0, got -1"),
         (lambda: make_vec_env(Signs, 2), {"buffer_size": 10**15}, MemoryError, "replay frames"),
         (lambda: None, {}, ValueError, "env is needed to build a model"),

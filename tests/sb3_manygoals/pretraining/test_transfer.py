@@ -6,7 +6,7 @@ import pytest
 import torch as th
 from sb3_contrib import RecurrentPPO
 from stable_baselines3 import A2C, DQN, PPO
-from stable_baselines3.common.envs import FakeImageEnv
+from stable_baselines3.common.envs import BitFlippingEnv, FakeImageEnv
 from stable_baselines3.common.torch_layers import NatureCNN
 from torch import nn
 
@@ -243,6 +243,9 @@ def test_sources_without_a_trunk_and_targets_without_an_actor_are_refused():
     target = A2C("MlpPolicy", Corridor(5), device="cpu")
     with pytest.raises(TypeError, match=r"source must be .* got one with ActorCriticPolicy"):
         transfer_trunk(target, target)
+    parts = ManyGoalsDQN("MultiInputPolicy", BitFlippingEnv(3), buffer_size=10, device="cpu")
+    with pytest.raises(TypeError, match=r"observations must be single arrays, got those of sev"):
+        transfer_trunk(parts, target)
     with pytest.raises(TypeError, match=r"target must .* got one with DQNPolicy"):
         transfer_trunk(source, DQN("MlpPolicy", Corridor(5), buffer_size=10, device="cpu"))
 

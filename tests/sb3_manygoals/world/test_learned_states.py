@@ -169,6 +169,17 @@ def test_that_first_observations_are_states_before_anything_is_learned() -> None
     np.testing.assert_array_equal(states.observations, observations[:1_000])
 
 
+def test_that_observations_without_room_are_in_no_state(seen: Seen) -> None:
+    strange = np.random.default_rng(5).uniform(-2.0, 3.0, (40, *SPACE.shape))
+    observations = np.concatenate([seen.observations, strange.astype(np.float32)])
+    states = LearnedStates(SPACE, 40, n_features=16, n_hidden=64, n_updates=200, batch_size=64)
+    ids = states.learn(observations, *seen[1:4], n_actions=5)
+    assert (ids == UNKNOWN).any()
+    # Some of the strange observations have founded states.
+    assert ids[len(seen.observations) :].max() == len(states) - 1
+    np.testing.assert_array_equal(ids, states.ids(observations))
+
+
 def test_that_a_checkpoint_has_all_that_was_learned(
     learned: tuple[LearnedStates, NDArray[np.int64]], seen: Seen
 ) -> None:
