@@ -1,5 +1,5 @@
 # Commands for a fresh clone; each sets up .venv by itself.
-#   make mastery   train on the paper's map, measure, write a report (minutes, on two cores)
+#   make mastery   train on the paper's map, measure, write a report (minutes, on one core)
 #   make test      lint, type-check, run the test suite
 #   make test-extras   run what make test skips, with Ray, RL Zoo, the Hub's package and a browser
 #   make docs      a site of the pages in docs/: build/docs/index.html

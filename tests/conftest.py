@@ -2,13 +2,13 @@ import gc
 import multiprocessing
 import os
 
-import pytest
-import torch as th
-from hypothesis import settings
-
 # The suite runs in several processes on few cores. More threads than cores would make torch many
-# times slower.
-th.set_num_threads(1)
+# times slower. NumPy and PyTorch read the variable when they are imported, here and in the
+# processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import pytest
+from hypothesis import settings
 
 # The process that starts the workers of a SubprocVecEnv imports torch once for all of them. Else
 # each worker would import it for seconds.
