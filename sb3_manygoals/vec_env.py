@@ -170,7 +170,7 @@ class GymnasiumVecEnv(VecEnv):
         :return: a picture of each environment, (height, width, 3) uint8
         """
         pictures = self.vector_env.render()
-        return [] if pictures is None else list(pictures)
+        return [] if pictures is None else list(pictures)  # type: ignore[arg-type]
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -131,6 +132,11 @@ class GoalTracker:
     """
 
     # These are also those of a tracker that an earlier version pickled.
+    asked: Mapping[str, Any] = MappingProxyType({})
+    """
+    Arguments of the goal wrapper that are not its defaults, as the user gave them, so that another
+    environment can be wrapped alike. They say nothing of the kind of goals. A goal wrapper sets it.
+    """
     has_learned = False
     """Whether a learner of this package has learned here. It says so."""
     began_without_goals = False

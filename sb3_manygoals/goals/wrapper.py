@@ -41,6 +41,16 @@ from sb3_manygoals.world import StateKey
 GoalObs = dict[str, NDArray[Any]]
 # Steps of a goal episode by default, the paper's T.
 _EPISODE_STEPS = 50
+# The defaults of arguments that say nothing of the kind of goals.
+_DEFAULTS: dict[str, Any] = {
+    "selector_class": None,
+    "selector_kwargs": None,
+    "max_episode_steps": None,
+    "goal_reward": 0.0,
+    "step_reward": -0.1,
+    "reset_worlds": "auto",
+    "goals_from": "auto",
+}
 
 
 def goal_observation_space(
@@ -175,6 +185,7 @@ class GoalBufferWrapper(
             "reset_worlds": reset_worlds,
             "training": training,
         }
+        asked = _asked({**settings, "goals_from": goals_from})
         # No deep copy, because environments are meant to share the goal buffer.
         gym.utils.RecordConstructorArgs.__init__(
             self, **settings, **kinds, goals_from=goals_from, _disable_deepcopy=True
@@ -188,6 +199,7 @@ class GoalBufferWrapper(
         settings.update(_episode_settings(max_episode_steps, reset_worlds, self._env_sets_goals))
         self.goal_tracker = GoalTracker(self._source.space, 1, **settings)
         self.goal_tracker.env_sets_goals = self._env_sets_goals
+        self.goal_tracker.asked = asked
         self.observation_space = goal_observation_space(  # type: ignore[assignment]
             self._source.space, self.goal_tracker.goal_buffer.goal_space
         )
@@ -447,6 +459,17 @@ class VecGoalBufferWrapper(VecEnvWrapper):
                 f"venv must be a VecEnv of SB3, got {venv!r}: put GoalBufferWrapper around a "
                 "single environment, and GymnasiumVecEnv around a vector environment of Gymnasium"
             )
+        asked = _asked(
+            {
+                "selector_class": selector_class,
+                "selector_kwargs": selector_kwargs,
+                "max_episode_steps": max_episode_steps,
+                "goal_reward": goal_reward,
+                "step_reward": step_reward,
+                "reset_worlds": reset_worlds,
+                "goals_from": goals_from,
+            }
+        )
         was_auto = reset_worlds == "auto"
         if not can_reset_single_envs(venv):
             if reset_worlds is True:
@@ -496,6 +519,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
             **_episode_settings(max_episode_steps, reset_worlds, self._env_sets_goals),
         )
         self.goal_tracker.env_sets_goals = self._env_sets_goals
+        self.goal_tracker.asked = asked
         # The goals that the environments have set, if they set goals.
         self._env_goals: NDArray[Any] | None = None
         found_space = self.goal_tracker.goal_buffer.goal_space
@@ -825,6 +849,16 @@ def _bind_again(goal_buffer: GoalBuffer, env: gym.Env[Any, Any] | VecEnv) -> Non
     reached = goal_buffer.achievement.reached
     if isinstance(reached, EnvReached) and not reached.is_bound:
         reached.bind(caller_of(env))
+
+
+def _asked(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return a goal wrapper's arguments that another environment can be wrapped with."""
+    return {
+        name: arguments[name]
+        for name, default in _DEFAULTS.items()
+        # A class or an array may have an equality of its own.
+        if type(arguments[name]) is not type(default) or arguments[name] != default
+    }
 
 
 def _episode_settings(

@@ -59,9 +59,10 @@ class AdoptionMixin(ModelPart):
     def _wrapper_settings(self) -> dict[str, Any]:
         """Return the arguments of the goal wrapper to put around another environment."""
         model = self._model
+        asked = model.goal_wrapper_kwargs or model._asked_of_wrapper
         settings = {
             name: copy.deepcopy(value)
-            for name, value in model.goal_wrapper_kwargs.items()
+            for name, value in asked.items()
             # The goal buffer has these.
             if name not in KINDS_OF_GOALS
         }
@@ -166,6 +167,8 @@ class AdoptionMixin(ModelPart):
         self._adopt_selector(first)
         self._adopt_goals(goal_buffer)
         self._give_goals_to_trackers()
+        # goal_wrapper_kwargs are noted elsewhere.
+        model._asked_of_wrapper = {} if model.goal_wrapper_kwargs else dict(first.asked)
         model.goal_reward = first.goal_reward
         model.step_reward = first.step_reward
         model._n_moves = None

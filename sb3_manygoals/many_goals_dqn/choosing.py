@@ -63,7 +63,7 @@ class ChoosingMixin(ModelPart):
         model = self._model
         last_value = model.targets.initial_value
         model._make_targets(target_class)
-        if model._n_updates == 0:
+        if model._n_updates == 0 and not model.policy.is_fitted:
             model.policy.shift_values(model.targets.initial_value - last_value)
 
     def _announce(self, choice: Choice) -> None:

@@ -105,6 +105,8 @@ _TAU_AT_INTERVALS = 1.0
 _UPDATES_PER_EPISODE = 5
 # From recorded transitions, so many updates are made between two looks at plans and schedules.
 _UPDATES_FROM_DATA_TOGETHER = 50
+# learn_from writes a row of the log as often as learn() does by default.
+_LOG_INTERVAL = 100
 # An action is random with this probability where the agent goes in circles.
 _LEAVES_CIRCLE = 0.5
 
@@ -361,6 +363,8 @@ class ManyGoalsDQN(
             )
         self.goal_batch_size = check_count("goal_batch_size", goal_batch_size, floats=True)
         self.updates_per_step = updates_per_step
+        # The names of the arguments of load() that change the model, while it is being loaded.
+        self._given_at_loading: tuple[str, ...] = ()
         # None in a model that is being loaded, which has it in its file. Files of earlier versions
         # do not have it.
         self._rhythm_is_given: bool | None = rhythm_is_given if _init_setup_model else None
@@ -412,6 +416,8 @@ class ManyGoalsDQN(
         self._restored_goals: GoalBuffer | None = None
         self.selector: GoalSelector | None = None
         """The rule that chooses goals in all environments."""
+        # What the user's own goal wrapper was given, for environments that come without one.
+        self._asked_of_wrapper: dict[str, Any] = {}
         # The class and the arguments of the selector.
         self._selector_settings: tuple[type[GoalSelector], dict[str, Any]] | None = None
         self._trackers: list[GoalTracker] = []
@@ -425,6 +431,8 @@ class ManyGoalsDQN(
         # When updates are made, and for which length of training.
         self._pacer = UpdatePacer()
         self._paced_timesteps = 0
+        # While learn_from makes as many updates as the user said, how many of them are to come.
+        self._to_come_from_data: float | None = None
         # Whether learn() is running.
         self._is_learning = False
         # The time step at which this rollout began, if rollouts are cut short, and whether the one
@@ -588,6 +596,7 @@ class ManyGoalsDQN(
         if self._rhythm_is_given is None:
             # In files of earlier versions, updates_per_step is None only if the rhythm was given.
             self._rhythm_is_given = self.updates_per_step is None
+        self._take_given_at_loading()
         self._set_rhythm(self._first_target_class)
         self.replay_buffer_kwargs = {
             **self.replay_buffer_kwargs,
@@ -617,16 +626,40 @@ class ManyGoalsDQN(
         )
         if self.env is not None:
             self._adopt_env(self.env)
-            assert self.goal_buffer is not None
-            # Goals that were given have a key, too.
-            check_state_class(self.state_class, self.goal_buffer.state_key)
-            self._check_state_kwargs(self.goal_buffer)
-            if self._is_to_learn_states:
-                self._use_learned_states()
+            self._use_chosen_states()
             self.policy.shift_values(self.targets.initial_value)
             step_cost = (1.0 - self.gamma) * self.goal_reward - self.step_reward
             if step_cost > 0.0:
                 self.policy.scale_distances(step_cost)
+
+    def _use_chosen_states(self) -> None:
+        """Begin with the class of states that the user chose, after a check of its arguments."""
+        assert self.goal_buffer is not None
+        # Goals that were given have a key, too.
+        check_state_class(self.state_class, self.goal_buffer.state_key)
+        self._check_state_kwargs(self.goal_buffer)
+        if self._is_to_learn_states:
+            self._use_learned_states()
+
+    def _take_given_at_loading(self) -> None:
+        """
+        Let what ``load`` was given take the place of what was saved.
+
+        What was derived from a saved argument, and was not the user's, gets its default.
+        """
+        given = self._given_at_loading
+        self._given_at_loading = ()
+        if "target_update_interval" in given and "tau" not in given:
+            if self.target_update_interval is not None or self.tau == _TAU_AT_INTERVALS:
+                self.tau = _tau(None, self.target_update_interval)
+        if not {"train_freq", "gradient_steps"} & set(given):
+            return
+        if not self._rhythm_is_given:
+            if "train_freq" not in given:
+                self.train_freq = 4
+            if "gradient_steps" not in given:
+                self.gradient_steps = 1
+        self._rhythm_is_given = True
 
     def _updates_each_step(self, target_class: type[Targets]) -> float | None:
         """
@@ -1064,7 +1097,10 @@ class ManyGoalsDQN(
         if self.targets.plan.model is None and not pacer.is_waiting:
             pacer.wait()
         steps_to_come = self._total_timesteps - self.num_timesteps
-        pacer.add_due(n_due, per_step * steps_to_come)
+        to_come = per_step * steps_to_come
+        if self._to_come_from_data is not None:
+            to_come = self._to_come_from_data
+        pacer.add_due(n_due, to_come)
         if pacer.is_waiting:
             # A model that was loaded has learned before. It may know no states yet.
             was_trained = self._n_updates > 0 and self.targets.plan.model is not None
@@ -1089,7 +1125,8 @@ class ManyGoalsDQN(
 
     def _prepare_first_update(self) -> None:
         """Standardize inputs by the goals that are known, and look whether goals look alike."""
-        if self.policy.standardize:
+        # The weights that set_parameters gave expect their own standardization.
+        if self.policy.standardize and not self.policy.is_fitted:
             self._standardize()
         self._warn_of_alike_goals()
 
@@ -1283,6 +1320,12 @@ class ManyGoalsDQN(
                 self.verbose, self.tensorboard_log, tb_log_name, reset_num_timesteps=True
             )
         self.start_time = time.time_ns()
+        self._num_timesteps_at_start = begin
+        if self.ep_info_buffer is None:
+            # The log looks for episodes in them.
+            self.ep_info_buffer = deque(maxlen=self._stats_window_size)
+            self.ep_success_buffer = deque(maxlen=self._stats_window_size)
+        self._log_interval = _LOG_INTERVAL
         self._pacer.restart()
         self._is_learning = True
         rate = self._updates_for_data
@@ -1294,6 +1337,7 @@ class ManyGoalsDQN(
             # All transitions are known now, so states need not be learned again later.
             self._choose_targets(has_learned_states=False)
             self._choose_targets(self._learn_states_now())
+            is_given = n_updates is not None
             if n_updates is None:
                 n_updates = int(self._updates_for_data * len(transitions))
             if n_updates == 0:
@@ -1302,7 +1346,8 @@ class ManyGoalsDQN(
                     f"{len(transitions)} transitions: the network learns nothing. Give n_updates",
                     stacklevel=2,
                 )
-            n_rollouts = max(1, n_updates // _UPDATES_FROM_DATA_TOGETHER)
+            # Updates wait until half of training is done, so the second half has some.
+            n_rollouts = max(2, n_updates // _UPDATES_FROM_DATA_TOGETHER)
             shares = np.diff(np.linspace(0, n_updates, n_rollouts + 1).astype(int)).tolist()
             for number, n_now in enumerate(shares, 1):
                 # The choice of targets may have looked a little ahead.
@@ -1311,10 +1356,15 @@ class ManyGoalsDQN(
                 self._current_progress_remaining = 1.0 - (number - 1) / n_rollouts
                 if self.targets.uses_target_network:
                     self.targets.after_step(self.num_timesteps, self.num_timesteps - last)
+                if is_given:
+                    self._to_come_from_data = n_updates - sum(shares[:number])
                 self.train(n_now, self.batch_size)
+            self.dump_logs()
             # As after learn(), predict then takes random actions with this probability.
             self.exploration_rate = self.exploration_schedule(0.0)
         finally:
+            self._log_interval = None
+            self._to_come_from_data = None
             self._is_learning = False
             self._paced_timesteps = self._total_timesteps
             # Updates for these transitions were made here.

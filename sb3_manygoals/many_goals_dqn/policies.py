@@ -295,6 +295,15 @@ class ManyGoalsPolicy(BasePolicy):
                 network.goal_trunk[0].fit(goals)  # type: ignore[index]
 
     @property
+    def is_fitted(self) -> bool:
+        """Whether the policy standardizes by observations, which were given to it or loaded."""
+        if not self.standardize:
+            return False
+        preprocess = self.trunk[0]  # type: ignore[index]
+        assert isinstance(preprocess, (Preprocess, PackedPreprocess))
+        return preprocess.is_fitted
+
+    @property
     def may_confuse_observations(self) -> bool:
         """
         Whether different observations may be the same numbers to the network, as floats and

@@ -239,7 +239,11 @@ def take_in(model: ManyGoalsDQN, transitions: Transitions) -> None:
     parts = [slice(first, first + _AT_A_TIME) for first in range(0, len(transitions), _AT_A_TIME)]
     # Most observations are in the arrays twice: where an action led, and where the next one was
     # taken. The first of these counts, or each would seem to recur.
+    states = model.goal_buffer.states
+    n_shared = states.n_shared
     found = [model.goal_buffer.observe(all_after[rows]) for rows in parts]
+    # One environment showed them, one after the other, and not many at the same time.
+    states.n_shared = n_shared
     for rows, (next_state_ids, next_goal_ids) in zip(parts, found, strict=True):
         observations = all_observations[rows]
         after = all_after[rows]

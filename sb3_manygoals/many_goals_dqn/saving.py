@@ -378,13 +378,22 @@ class SavingMixin(ModelPart):
         """
         if {"train_freq", "gradient_steps"} & kwargs.keys():
             kwargs.setdefault("updates_per_step", None)
-            kwargs["_rhythm_is_given"] = True
-        if kwargs.get("target_update_interval") is not None and "tau" not in kwargs:
-            # As in the constructor, weights are copied at an interval.
-            kwargs["tau"] = 1.0
-        return super().load(
-            path, env, device, custom_objects, print_system_info, force_reset, **kwargs
+        given = tuple(kwargs)
+        model = super().load(
+            path,
+            env,
+            device,
+            custom_objects,
+            print_system_info,
+            force_reset,
+            **kwargs,
+            _given_at_loading=given,
         )
+        if {"state_class", "state_kwargs"} & set(given):
+            model._model._check_states()
+            if model._model.goal_buffer is not None:
+                model._model._use_chosen_states()
+        return model
 
     @classmethod
     def load_all(

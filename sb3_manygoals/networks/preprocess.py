@@ -145,6 +145,13 @@ class Preprocess(nn.Module):
         self.mean.copy_(scaled.mean(dim=self._axes, keepdim=True)[0])
         self.scale.copy_(1.0 / th.where(varied, th.maximum(deviation, floor), typical))
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether observations are standardized, by those of :meth:`fit` or by loaded numbers."""
+        if not self.standardize:
+            return False
+        return bool((self.mean != 0.0).any() or (self.scale != 1.0).any())
+
     @th.no_grad()
     def count_distinct(self, observations: th.Tensor) -> int:
         """
@@ -255,6 +262,11 @@ class PackedPreprocess(nn.Module):
         """
         for name, part in self.packed.unpack_tensor(observations).items():
             self.parts[name].fit(part)  # type: ignore[operator]
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether a part is standardized, by observations of :meth:`fit` or by loaded numbers."""
+        return any(part.is_fitted for part in self.parts.values())
 
     @th.no_grad()
     def count_distinct(self, observations: th.Tensor) -> int:

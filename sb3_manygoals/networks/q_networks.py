@@ -77,6 +77,10 @@ class UniversalQNetwork(nn.Module):
         """Return the features of observations and of goals, one row each."""
         if self.goal_trunk is not None:
             return self.trunk(observations), self.goal_trunk(goals)
+        if observations.dtype == th.float16:
+            # In mixed precision, which is bfloat16, torch does not join numbers of this dtype.
+            observations = observations.float()
+            goals = goals.float()
         features = self.trunk(th.cat([observations, goals]))
         of_states, of_goals = features.split([len(observations), len(goals)])
         return of_states, of_goals

@@ -1,10 +1,12 @@
 """The all-goals learner in a lookup table."""
 
+import pickle
 from contextlib import nullcontext
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch as th
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
@@ -213,6 +215,24 @@ def test_goals_and_their_pursuit_stay_in_new_environments_and_loaded_models(tmp_
     known = GoalBuffer(spaces.Discrete(6), 6)
     with pytest.raises(ValueError, match="1 of 1 observations that the model held out"):
         TabularAllGoals.load(tmp_path / "model", GoalBufferWrapper(NumberedCorridor(), known))
+
+
+def test_the_settings_of_a_goal_wrapper_of_the_users_are_kept(tmp_path):
+    goals = GoalBuffer(spaces.Discrete(6), 6)
+    env = GoalBufferWrapper(NumberedCorridor(), goals, max_episode_steps=7)
+    model = TabularAllGoals("TablePolicy", env)
+    model.save(tmp_path / "model")
+    model.set_env(NumberedCorridor())
+    for one in (model, TabularAllGoals.load(tmp_path / "model", NumberedCorridor())):
+        (tracker,) = goal_trackers(one.get_env())
+        assert tracker.max_episode_steps == 7
+
+
+def test_an_unpickled_policy_has_one_table():
+    policy = pickle.loads(pickle.dumps(make_model().policy))
+    weights = {name: th.ones_like(value) for name, value in policy.state_dict().items()}
+    policy.load_state_dict(weights)
+    assert (policy.table.values == 1.0).all()
 
 
 def test_after_an_evaluation_in_its_own_environment_it_learns_what_happened(monkeypatch):

@@ -2,10 +2,12 @@
 
 import gymnasium as gym
 import numpy as np
+import pandas as pd
 import pytest
 from gymnasium import spaces
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.logger import configure
 
 from sb3_manygoals import ManyGoalsDQN, NoEnv, PlannedTargets, TDTargets, Transitions
 from sb3_manygoals.goals import UNKNOWN
@@ -44,6 +46,45 @@ def test_the_shortest_ways_are_learned_from_random_steps_of_somebody_else(target
             action, _ = model.predict(seen, deterministic=True)
             assert action == int(goal > start)
     np.testing.assert_allclose(model.goal_rewards[model.goal_buffer.ids(np.array([5]))], 1.0)
+
+
+@pytest.mark.parametrize("n_updates", [1, 2, 50, 99, 150])
+@pytest.mark.parametrize("n", [100, 300])
+def test_few_updates_are_all_made_whether_they_waited_or_not(n, n_updates):
+    # Updates wait if there are fewer than 40 transitions for each state.
+    model = new_model().learn_from(walk(n), n_updates=n_updates)
+    assert isinstance(model.targets, PlannedTargets)
+    assert model._n_updates == n_updates
+
+
+@pytest.mark.parametrize("n", [1_000, 1_050, 2_500])
+def test_observations_that_recur_are_planned_for_however_many_are_taken_in_together(n):
+    model = new_model(learning_starts=1_000).learn_from(walk(n), n_updates=2)
+    assert isinstance(model.targets, PlannedTargets)
+
+
+def test_the_log_has_the_updates(tmp_path):
+    model = new_model()
+    model.set_logger(configure(str(tmp_path), ["csv"]))
+    model.learn_from(walk(300), n_updates=30)
+    model.logger.close()
+    rows = pd.read_csv(tmp_path / "progress.csv")
+    assert rows["train/n_updates"].iloc[-1] == model._n_updates == 30
+    assert rows["time/total_timesteps"].iloc[-1] == 300
+
+
+def test_numbers_of_16_bits_are_learned_from_in_mixed_precision():
+    rng = np.random.default_rng(0)
+    seen = rng.choice([-1.0, 0.0, 1.0], (101, 2)).astype(np.float16)
+    model = ManyGoalsDQN(
+        "MlpPolicy",
+        NoEnv(spaces.Box(-1.0, 1.0, (2,), np.float16), ACTIONS),
+        target_class=PlannedTargets,
+        policy_kwargs={**SMALL, "mixed_precision": True},
+        device="cpu",
+    )
+    model.learn_from(Transitions(seen[:-1], rng.integers(2, size=100), seen[1:]), n_updates=4)
+    assert model._n_updates == 4
 
 
 def test_the_counts_are_those_of_the_transitions():

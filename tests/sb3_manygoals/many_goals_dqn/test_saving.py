@@ -11,13 +11,15 @@ from stable_baselines3 import DQN, HerReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, evaluate_mastery
-from sb3_manygoals.goals import UNKNOWN
+from sb3_manygoals.goals import UNKNOWN, LearningProgressSelector
+from sb3_manygoals.goals.wrapping import goal_trackers
 from sb3_manygoals.many_goals_dqn import (
     ManyGoalsReplayBuffer,
     PlannedTargets,
     TDTargets,
     planning,
 )
+from sb3_manygoals.world import LearnedStates
 from tests.sb3_manygoals.many_goals_dqn.memories import goals_of, kept
 from tests.sb3_manygoals.many_goals_dqn.models import (
     goal_obs,
@@ -269,6 +271,65 @@ def test_settings_changed_at_loading_are_changed(tmp_path):
 def test_settings_changed_at_loading_are_checked(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         reloaded(make_model(), tmp_path, **settings)
+
+
+def test_what_was_derived_from_a_setting_goes_with_it(tmp_path):
+    model = td_model(target_update_interval=50, updates_per_step=0.3)
+    assert (model.tau, model.gradient_steps) == (1.0, 3)
+    assert reloaded(model, tmp_path, target_update_interval=None).tau == 0.05
+    assert reloaded(model, tmp_path, target_update_interval=None, tau=0.5).tau == 0.5
+    for given, expected in (
+        ({"train_freq": 5}, (5, 1)),
+        ({"gradient_steps": 2}, (4, 2)),
+        ({"train_freq": 5, "gradient_steps": 2}, (5, 2)),
+    ):
+        loaded = reloaded(model, tmp_path, **given)
+        assert (loaded.train_freq.frequency, loaded.gradient_steps) == expected
+    # These are the user's, and not derived.
+    model = td_model(tau=0.2, train_freq=6, gradient_steps=7)
+    loaded = reloaded(model, tmp_path, train_freq=5, target_update_interval=None)
+    assert (loaded.tau, loaded.train_freq.frequency, loaded.gradient_steps) == (0.2, 5, 7)
+
+
+def test_a_class_of_states_given_at_loading_is_used_and_checked(tmp_path):
+    model = make_model().learn(30)
+    loaded = reloaded(model, tmp_path, Corridor(), state_class=LearnedStates)
+    assert isinstance(loaded.goal_buffer.states, LearnedStates)
+    assert loaded.world.identity is loaded.goal_buffer.states
+    for given, message in (
+        ({"state_class": int}, "state_class must be"),
+        ({"state_kwargs": {"nonsense": 1}}, "state_kwargs: .*nonsense"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            reloaded(model, tmp_path, Corridor(), **given)
+
+
+def test_given_weights_keep_the_standardization_that_they_expect():
+    source = make_model(target_class=TDTargets).learn(200)
+    model = make_model(Corridor(start=0), target_class=TDTargets, seed=1)
+    model.set_parameters(source.get_parameters())
+    model.learn(40)
+    assert model._n_updates > 0
+    for name, value in source.policy.state_dict().items():
+        if name.endswith((".mean", ".scale")):
+            assert th.equal(model.policy.state_dict()[name], value)
+
+
+def test_the_settings_of_a_goal_wrapper_of_the_users_are_kept(tmp_path):
+    settings = {"max_episode_steps": 7, "reset_worlds": True, "goal_reward": 2.0}
+    selector = {"selector_class": LearningProgressSelector, "selector_kwargs": {"m": 3}}
+    model = make_model(GoalBufferWrapper(Corridor(), **settings, **selector)).learn(30)
+    loaded = reloaded(model, tmp_path, Corridor())
+    model.set_env(Corridor())
+    for one in (model, loaded, reloaded(loaded, tmp_path, make_vec_env(Corridor, 1))):
+        tracker = goal_trackers(one.env)[0]
+        for name, value in {**settings, **selector}.items():
+            assert getattr(tracker, name) == value
+    # Arguments that are given replace all of them.
+    tracker = tracker_of(
+        reloaded(model, tmp_path, Corridor(), goal_wrapper_kwargs={"max_episode_steps": 9})
+    )
+    assert (tracker.max_episode_steps, tracker.reset_worlds) == (9, "auto")
 
 
 def test_environments_are_seeded_as_that_of_the_saved_model(tmp_path):
