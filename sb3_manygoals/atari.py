@@ -73,7 +73,8 @@ class AtariVecEnv(GymnasiumVecEnv):
 
     :param game: name of the game, such as ``"MsPacman"`` or ``"ms_pacman"``
     :param n_envs: number of copies, N
-    :param seed: seed of the first copy; the others count up from it; None draws a random one
+    :param seed: seed of the first copy; the others count up from it; None draws a random one.
+        ale-py takes 31 bits, so the same games follow from two seeds that differ by 2^31
     :param clip_reward: whether the learner sees the signs of rewards
     :param terminal_on_life_loss: whether a lost life ends the learner's episode
     :param settings: further arguments of ale-py's AtariVectorEnv with its defaults:

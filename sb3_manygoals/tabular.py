@@ -248,8 +248,6 @@ class TabularAllGoals(GoalAlgorithm):
         # The settings are saved with the model, so without the goals.
         settings.pop("goal_buffer", None)
         self.goal_wrapper_kwargs = copy.deepcopy(settings)
-        # What the user's own goal wrapper was given, for environments that come without one.
-        self._asked_of_wrapper: dict[str, Any] = {}
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]  # None when a saved model is loaded
@@ -286,7 +284,7 @@ class TabularAllGoals(GoalAlgorithm):
         if self.env is not None:
             _check_goals_are_states(self._tracker.goal_buffer)
             self.goal_config = self._tracker.goal_buffer.config
-            self._note_asked()
+            self._note_wrapper()
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """
@@ -301,19 +299,14 @@ class TabularAllGoals(GoalAlgorithm):
             known = self.goal_buffer
             if known is None:
                 known = GoalBuffer(env.observation_space, **self.goal_config)
-            asked = self.goal_wrapper_kwargs or self._asked_of_wrapper
-            env = _with_room_for_all(env, {**copy.deepcopy(asked), "goal_buffer": known})
+            env = _with_room_for_all(env, {**self._kwargs_of_wrapper(), "goal_buffer": known})
         else:
             theirs = goal_trackers(self._wrap_env(env))[0].goal_buffer
             _check_goals_are_states(theirs)
             if self.env is None:
                 theirs.check_held_out(self.goal_config["held_out"])
         super().set_env(env, force_reset)
-        self._note_asked()
-
-    def _note_asked(self) -> None:
-        """Note what the user's own goal wrapper was given."""
-        self._asked_of_wrapper = {} if self.goal_wrapper_kwargs else dict(self._tracker.asked)
+        self._note_wrapper()
 
     @property
     def table(self) -> AllGoalsTable:

@@ -384,8 +384,8 @@ class EpisodeBuffer:
         """
         Return observations in the dtype of the space.
 
-        Raise a ValueError if whole numbers would become others. A dtype of another kind is returned
-        as it is: the store of frames refuses it.
+        Raise a ValueError if numbers would become others in another dtype of whole numbers. Floats
+        are rounded. A dtype of another kind is returned as it is: the store of frames refuses it.
         """
         if not np.can_cast(observations.dtype, self.frames.dtype, "same_kind"):
             return observations

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
+import pathlib
 import warnings
+from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
+import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
@@ -13,12 +17,14 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_manygoals.checkpoint.functions import can_be_pickled
+from sb3_manygoals.goals.buffer import KINDS_OF_GOALS
 from sb3_manygoals.goals.moved_worlds import check_evaluators, marks_of
-from sb3_manygoals.goals.wrapper import copy_vec_env
+from sb3_manygoals.goals.wrapper import DEFAULTS_OF_EPISODES, copy_vec_env
 from sb3_manygoals.goals.wrapping import as_goal_vec_env, goal_trackers
 from sb3_manygoals.inner_callbacks import inner_callbacks
 from sb3_manygoals.random_streams import Stream, generator
-from sb3_manygoals.validation import check_number, check_seed, is_held
+from sb3_manygoals.validation import check_kwargs, check_number, check_seed, is_held
 
 SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalAlgorithm")
 
@@ -34,7 +40,13 @@ class GoalAlgorithm(OffPolicyAlgorithm):
     """Its stream of random numbers."""
     rng: np.random.Generator
     """Its own random generator."""
+    goal_wrapper_kwargs: dict[str, Any]
+    """Arguments of the goal wrapper that is put around an environment without one."""
 
+    # What the goal wrapper of the last environment was given. It takes the place of those arguments
+    # that say how episodes are. None before the first environment. In a model that was loaded it is
+    # pickled until it is needed, because the user's classes may not be at hand to predict only.
+    _asked_of_wrapper: dict[str, Any] | bytes | None = None
     # Moves of the environments after the last transition that was learned from or stored.
     _n_moves: int | None = None
     # The same just after the last step, before any callback was called.
@@ -88,6 +100,58 @@ class GoalAlgorithm(OffPolicyAlgorithm):
                 "the model has no environment: give it one, load(path, env) or set_env(env)"
             )
         return self.env
+
+    def _note_wrapper(self) -> None:
+        """Note what the goal wrapper was given, for environments that come without one."""
+        self._asked_of_wrapper = dict(goal_trackers(self._require_env())[0].asked)
+
+    def _kwargs_of_wrapper(self) -> dict[str, Any]:
+        """
+        Return arguments of the goal wrapper to put around an environment that has none, without
+        those that the goal buffer has.
+        """
+        asked = self._asked_of_wrapper
+        if isinstance(asked, bytes):
+            asked = cloudpickle.loads(asked)
+            self._asked_of_wrapper = asked
+        settings = self.goal_wrapper_kwargs
+        if asked is not None:
+            others = settings.keys() - DEFAULTS_OF_EPISODES.keys()
+            settings = {**{name: settings[name] for name in others}, **asked}
+        return {
+            name: copy.deepcopy(value)
+            for name, value in settings.items()
+            if name not in KINDS_OF_GOALS
+        }
+
+    def save(
+        self,
+        path: str | pathlib.Path | io.BufferedIOBase,
+        exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
+    ) -> None:
+        """
+        Save the learner and its settings, as SB3 does.
+
+        :param path: path of the file, or an open file
+        :param exclude: names of attributes that are not saved besides those that never are
+        :param include: names of attributes that are saved although they are not by default
+        """
+        asked = self._asked_of_wrapper
+        if isinstance(asked, dict):
+            unsaved = [name for name, value in asked.items() if not can_be_pickled(value)]
+            if unsaved:
+                warnings.warn(
+                    f"{' and '.join(unsaved)} of the goal wrapper cannot be pickled, and so not be "
+                    "saved: load the model with an environment whose goal wrapper has them",
+                    stacklevel=3,
+                )
+            kept = {name: value for name, value in asked.items() if name not in unsaved}
+            self._asked_of_wrapper = cloudpickle.dumps(kept)
+        try:
+            super().save(path, exclude, include)
+        finally:
+            self._asked_of_wrapper = asked
 
     @property
     def _moves(self) -> int:
@@ -216,9 +280,22 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         :param custom_objects: by name, attributes to replace by others
         :param print_system_info: whether to print information on the systems that saved and load
         :param force_reset: whether to reset the environment before training goes on
-        :param kwargs: attributes to change
+        :param kwargs: attributes to change. ``goal_wrapper_kwargs`` take the place of all that
+            goal wrappers were given before
         :return: the model
+        :raises ValueError: if ``goal_wrapper_kwargs`` say of which kind goals are, which the model
+            knows
         """
+        if "goal_wrapper_kwargs" in kwargs:
+            settings = check_kwargs("goal_wrapper_kwargs", kwargs["goal_wrapper_kwargs"])
+            names = ("goal_buffer", *KINDS_OF_GOALS)
+            known = [name for name in names if settings.get(name) is not None]
+            if known:
+                raise ValueError(
+                    f"goal_wrapper_kwargs must leave out {' and '.join(known)}: the model knows of "
+                    "which kind its goals are. Other goals need a model of their own"
+                )
+            kwargs = {**kwargs, "goal_wrapper_kwargs": settings, "_asked_of_wrapper": None}
         if env is not None:
             kwargs["n_envs"] = env.num_envs if isinstance(env, VecEnv) else 1
         model = super().load(

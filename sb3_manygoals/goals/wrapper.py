@@ -41,8 +41,7 @@ from sb3_manygoals.world import StateKey
 GoalObs = dict[str, NDArray[Any]]
 # Steps of a goal episode by default, the paper's T.
 _EPISODE_STEPS = 50
-# The defaults of arguments that say nothing of the kind of goals.
-_DEFAULTS: dict[str, Any] = {
+DEFAULTS_OF_EPISODES: dict[str, Any] = {
     "selector_class": None,
     "selector_kwargs": None,
     "max_episode_steps": None,
@@ -51,6 +50,10 @@ _DEFAULTS: dict[str, Any] = {
     "reset_worlds": "auto",
     "goals_from": "auto",
 }
+"""
+The defaults of those arguments of goal wrappers that say how episodes are, and nothing of the kind
+of goals.
+"""
 
 
 def goal_observation_space(
@@ -855,7 +858,7 @@ def _asked(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return a goal wrapper's arguments that another environment can be wrapped with."""
     return {
         name: arguments[name]
-        for name, default in _DEFAULTS.items()
+        for name, default in DEFAULTS_OF_EPISODES.items()
         # A class or an array may have an equality of its own.
         if type(arguments[name]) is not type(default) or arguments[name] != default
     }

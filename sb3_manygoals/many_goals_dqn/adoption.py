@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +11,6 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_manygoals.checkpoint.functions import UnsavedFunction, identity_of
 from sb3_manygoals.goals import GoalBuffer, GoalSelector
-from sb3_manygoals.goals.buffer import KINDS_OF_GOALS
 from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapping import goal_trackers, is_goal_wrapped, wrap_goal_env
 from sb3_manygoals.many_goals_dqn.memory_needs import check_memory_needs, shrink_replay_memory
@@ -55,17 +53,12 @@ class AdoptionMixin(ModelPart):
         check_memory_needs(model, env)
         super().set_env(env, force_reset)
         self._adopt_env(env)
+        model._use_chosen_states()
 
     def _wrapper_settings(self) -> dict[str, Any]:
         """Return the arguments of the goal wrapper to put around another environment."""
         model = self._model
-        asked = model.goal_wrapper_kwargs or model._asked_of_wrapper
-        settings = {
-            name: copy.deepcopy(value)
-            for name, value in asked.items()
-            # The goal buffer has these.
-            if name not in KINDS_OF_GOALS
-        }
+        settings = model._kwargs_of_wrapper()
         if model._n_updates:
             settings["goal_reward"] = model.goal_reward
             settings["step_reward"] = model.step_reward
@@ -167,8 +160,7 @@ class AdoptionMixin(ModelPart):
         self._adopt_selector(first)
         self._adopt_goals(goal_buffer)
         self._give_goals_to_trackers()
-        # goal_wrapper_kwargs are noted elsewhere.
-        model._asked_of_wrapper = {} if model.goal_wrapper_kwargs else dict(first.asked)
+        model._note_wrapper()
         model.goal_reward = first.goal_reward
         model.step_reward = first.step_reward
         model._n_moves = None

@@ -63,7 +63,9 @@ class ChoosingMixin(ModelPart):
         model = self._model
         last_value = model.targets.initial_value
         model._make_targets(target_class)
-        if model._n_updates == 0 and not model.policy.is_fitted:
+        # set_parameters may have given weights that another model has trained, and its optimizer.
+        was_trained = model.policy.is_fitted or len(model.policy.optimizer.state) > 0
+        if model._n_updates == 0 and not was_trained:
             model.policy.shift_values(model.targets.initial_value - last_value)
 
     def _announce(self, choice: Choice) -> None:

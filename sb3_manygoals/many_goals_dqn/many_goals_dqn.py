@@ -90,7 +90,14 @@ from sb3_manygoals.validation import (
     check_seed,
 )
 from sb3_manygoals.vec_env import current_reset_infos
-from sb3_manygoals.world import UNKNOWN, ExactStates, KeyedStates, LearnedStates, WorldModel
+from sb3_manygoals.world import (
+    UNKNOWN,
+    ExactStates,
+    KeyedStates,
+    LearnedStates,
+    StateKey,
+    WorldModel,
+)
 
 SelfManyGoalsDQN = TypeVar("SelfManyGoalsDQN", bound="ManyGoalsDQN")
 
@@ -323,11 +330,7 @@ class ManyGoalsDQN(
         if learning_rate is not None:
             learning_rate = check_schedule("learning_rate", learning_rate)
         rhythm_is_given = train_freq is not None or gradient_steps is not None
-        if rhythm_is_given and updates_per_step is not None:
-            raise ValueError(
-                "updates_per_step takes the place of train_freq and gradient_steps: give it, or "
-                "give these"
-            )
+        _check_rhythm(rhythm_is_given, updates_per_step)
         super().__init__(
             self._policy_of(policy),  # type: ignore[arg-type]
             env,  # type: ignore[arg-type]
@@ -368,6 +371,8 @@ class ManyGoalsDQN(
         # None in a model that is being loaded, which has it in its file. Files of earlier versions
         # do not have it.
         self._rhythm_is_given: bool | None = rhythm_is_given if _init_setup_model else None
+        # Likewise.
+        self._tau_is_given: bool | None = tau is not None if _init_setup_model else None
         self.updates_as_needed = updates_as_needed
         self.target_class = target_class
         self.target_kwargs = target_kwargs
@@ -416,8 +421,6 @@ class ManyGoalsDQN(
         self._restored_goals: GoalBuffer | None = None
         self.selector: GoalSelector | None = None
         """The rule that chooses goals in all environments."""
-        # What the user's own goal wrapper was given, for environments that come without one.
-        self._asked_of_wrapper: dict[str, Any] = {}
         # The class and the arguments of the selector.
         self._selector_settings: tuple[type[GoalSelector], dict[str, Any]] | None = None
         self._trackers: list[GoalTracker] = []
@@ -452,7 +455,10 @@ class ManyGoalsDQN(
         self._n_updates_logged = 0
 
     def _check_numbers(self) -> None:
-        """Raise a ValueError if a number is out of its range, also one that loading has changed."""
+        """
+        Raise a ValueError if a number is out of its range, also one that loading has changed. Make
+        integers of floats that count something.
+        """
         check_number("gamma", self.gamma, at_least=0, below=1)
         for name in (
             "tau",
@@ -463,10 +469,13 @@ class ManyGoalsDQN(
             check_number(name, getattr(self, name), at_least=0, at_most=1)
         if self.max_grad_norm is not None:
             check_number("max_grad_norm", self.max_grad_norm, above=0)
+        if self.learning_rate is not None:
+            self.learning_rate = check_schedule("learning_rate", self.learning_rate)
+        least = {"buffer_size": 1, "learning_starts": 0, "batch_size": 1, "goal_batch_size": 1}
         if self.target_update_interval is not None:
-            check_count("target_update_interval", self.target_update_interval, floats=True)
-        for name in ("batch_size", "goal_batch_size"):
-            check_count(name, getattr(self, name))
+            least["target_update_interval"] = 1
+        for name, at_least in least.items():
+            setattr(self, name, check_count(name, getattr(self, name), at_least, floats=True))
 
     def _check_states(self) -> None:
         """Raise an error if arguments of states are wrong or do not fit together."""
@@ -482,11 +491,18 @@ class ManyGoalsDQN(
                 "given"
             )
 
-    def _check_state_kwargs(self, goal_buffer: GoalBuffer) -> None:
-        """Raise an error if states cannot have these arguments."""
+    def _check_states_of(self, space: spaces.Space[Any], state_key: StateKey | None) -> None:
+        """
+        Raise an error if these observations cannot have states as the user wants them.
+
+        :param space: space of the observations
+        :param state_key: the user's key of states, or None
+        """
+        # Goals that were given have a key, too.
+        check_state_class(self.state_class, state_key)
         if not self.state_kwargs:
             return
-        if goal_buffer.state_key is not None:
+        if state_key is not None:
             raise ValueError(
                 f"state_kwargs {sorted(self.state_kwargs)} given, but states will not be learned: "
                 "state_key says what a state is"
@@ -494,7 +510,7 @@ class ManyGoalsDQN(
         state_class = self.state_class or LearnedStates
         try:
             # By default, states are learned after thousands of steps only.
-            state_class(goal_buffer.observation_space, 1, **self.state_kwargs)
+            state_class(space, 1, **self.state_kwargs)
         except TypeError as error:
             raise TypeError(f"state_kwargs: {error}") from error
         except ValueError as error:
@@ -557,7 +573,8 @@ class ManyGoalsDQN(
     def _stores_transitions(self) -> bool:
         """Whether targets read transitions, or may be replaced by others that do."""
         is_read = self.target_class is None or self.target_class.uses_replay_buffer
-        return is_read or self._may_learn_states
+        # A goal buffer of the user's may have states that are learned.
+        return is_read or self._may_learn_states or self._learns_states
 
     def _setup_lr_schedule(self) -> None:
         """Make a function of the learning rate."""
@@ -586,7 +603,6 @@ class ManyGoalsDQN(
     def _setup_model(self) -> None:
         """Build replay memory, networks and targets."""
         self._check_file_format()
-        self._check_numbers()
         self._check_targets()
         replay_class = self.replay_buffer_class
         if not (isinstance(replay_class, type) and issubclass(replay_class, ManyGoalsReplayBuffer)):
@@ -597,6 +613,7 @@ class ManyGoalsDQN(
             # In files of earlier versions, updates_per_step is None only if the rhythm was given.
             self._rhythm_is_given = self.updates_per_step is None
         self._take_given_at_loading()
+        self._check_numbers()
         self._set_rhythm(self._first_target_class)
         self.replay_buffer_kwargs = {
             **self.replay_buffer_kwargs,
@@ -635,9 +652,7 @@ class ManyGoalsDQN(
     def _use_chosen_states(self) -> None:
         """Begin with the class of states that the user chose, after a check of its arguments."""
         assert self.goal_buffer is not None
-        # Goals that were given have a key, too.
-        check_state_class(self.state_class, self.goal_buffer.state_key)
-        self._check_state_kwargs(self.goal_buffer)
+        self._check_states_of(self.goal_buffer.observation_space, self.goal_buffer.state_key)
         if self._is_to_learn_states:
             self._use_learned_states()
 
@@ -647,19 +662,65 @@ class ManyGoalsDQN(
 
         What was derived from a saved argument, and was not the user's, gets its default.
         """
-        given = self._given_at_loading
+        given = {name: getattr(self, name) for name in self._given_at_loading}
         self._given_at_loading = ()
-        if "target_update_interval" in given and "tau" not in given:
-            if self.target_update_interval is not None or self.tau == _TAU_AT_INTERVALS:
-                self.tau = _tau(None, self.target_update_interval)
-        if not {"train_freq", "gradient_steps"} & set(given):
+        self._check_target_network(given.get("tau"), given.get("target_update_interval"))
+        if "tau" in given:
+            self._tau_is_given = self.tau is not None
+        if self._tau_is_given is None:
+            # Files of earlier versions do not say so. This tau may have been derived.
+            may_be_derived = self.tau in (_DEFAULT_TAU, _TAU_AT_INTERVALS)
+            self._tau_is_given = not may_be_derived
+        if {"tau", "target_update_interval"} & given.keys() and not self._tau_is_given:
+            self.tau = _tau(None, self.target_update_interval)
+        self._take_rhythm(given)
+        if "stats_window_size" in given:
+            # SB3 keeps it by another name.
+            n_episodes = check_count("stats_window_size", given["stats_window_size"])
+            self._stats_window_size = n_episodes
+        if {"state_class", "state_kwargs"} & given.keys():
+            self._take_states("state_class" in given)
+
+    def _take_rhythm(self, given: dict[str, Any]) -> None:
+        """
+        Let what ``load`` was given say when updates are made.
+
+        :param given: the arguments of ``load`` that change the model
+        """
+        rhythm = {"train_freq": 4, "gradient_steps": 1}
+        is_new = any(given.get(name) is not None for name in rhythm)
+        _check_rhythm(is_new, given.get("updates_per_step"))
+        if is_new:
+            self.updates_per_step = None
+        for name, default in rhythm.items():
+            was_derived = is_new and not self._rhythm_is_given
+            if getattr(self, name) is None or (was_derived and name not in given):
+                setattr(self, name, default)
+        if "train_freq" in given:
+            self.train_freq = _checked_train_freq(self.train_freq)
+        self.gradient_steps = check_count("gradient_steps", self.gradient_steps, at_least=-1)
+        if is_new:
+            self._rhythm_is_given = True
+        elif given.get("updates_per_step") is not None or rhythm.keys() <= given.keys():
+            self._rhythm_is_given = False
+
+    def _take_states(self, has_new_class: bool) -> None:
+        """
+        Let the states that ``load`` was given take the place of those that were saved.
+
+        :param has_new_class: whether their class was given. If not, their arguments were
+        """
+        self.state_kwargs = check_kwargs("state_kwargs", self.state_kwargs)
+        self._check_states()
+        self._gave_up_states = False
+        config = self.goal_config
+        if config is None:
             return
-        if not self._rhythm_is_given:
-            if "train_freq" not in given:
-                self.train_freq = 4
-            if "gradient_steps" not in given:
-                self.gradient_steps = 1
-        self._rhythm_is_given = True
+        self._check_states_of(self.observation_space["observation"], config["state_key"])
+        kind = self.state_class if has_new_class else config["state_class"]
+        is_learned = kind is not None and issubclass(kind, LearnedStates)
+        kwargs = self._kwargs_of_learned_states if is_learned else {}
+        self.goal_config = {**config, "state_class": kind, "state_kwargs": kwargs}
 
     def _updates_each_step(self, target_class: type[Targets]) -> float | None:
         """
@@ -1125,8 +1186,10 @@ class ManyGoalsDQN(
 
     def _prepare_first_update(self) -> None:
         """Standardize inputs by the goals that are known, and look whether goals look alike."""
-        # The weights that set_parameters gave expect their own standardization.
-        if self.policy.standardize and not self.policy.is_fitted:
+        # The weights that set_parameters gave expect their own standardization, at first.
+        if self.policy.is_fitted:
+            self._note_standardization()
+        elif self.policy.standardize:
             self._standardize()
         self._warn_of_alike_goals()
 
@@ -1293,7 +1356,8 @@ class ManyGoalsDQN(
         or with the environment in which it shall learn on.
 
         :param transitions: the recorded transitions
-        :param n_updates: greatest number of updates. None: ``updates_per_step`` for each transition
+        :param n_updates: greatest number of updates. None: ``updates_per_step`` for each
+            transition, or what ``gradient_steps`` and ``train_freq`` say, if that counts steps
         :param tb_log_name: name of the run for TensorBoard
         :return: the model
         :raises TypeError: if ``transitions`` are no Transitions
@@ -1331,8 +1395,10 @@ class ManyGoalsDQN(
         rate = self._updates_for_data
         if n_updates is not None:
             rate = n_updates / len(transitions)
-        together = max(1, round(_UPDATES_FROM_DATA_TOGETHER / rate))
-        self.num_timesteps = begin + min(together, len(transitions))
+        together = len(transitions)
+        if rate > 0:
+            together = min(together, max(1, round(_UPDATES_FROM_DATA_TOGETHER / rate)))
+        self.num_timesteps = begin + together
         try:
             # All transitions are known now, so states need not be learned again later.
             self._choose_targets(has_learned_states=False)
@@ -1342,7 +1408,7 @@ class ManyGoalsDQN(
                 n_updates = int(self._updates_for_data * len(transitions))
             if n_updates == 0:
                 warnings.warn(
-                    f"updates_per_step={self._updates_for_data} gives no update for "
+                    f"{self._updates_for_data:g} updates for each transition are none for "
                     f"{len(transitions)} transitions: the network learns nothing. Give n_updates",
                     stacklevel=2,
                 )
@@ -1376,7 +1442,15 @@ class ManyGoalsDQN(
     def _updates_for_data(self) -> float:
         """The number of updates for each recorded transition."""
         per_step = self._updates_each_step(type(self.targets))
-        return self.targets.updates_per_step if per_step is None else per_step
+        if per_step is not None:
+            return per_step
+        train_freq = cast(TrainFreq, self.train_freq)
+        if train_freq.unit == TrainFrequencyUnit.EPISODE:
+            # Recorded transitions are of no goal episodes of this length.
+            return self.targets.updates_per_step
+        if self.gradient_steps < 0:
+            return 1.0
+        return self.gradient_steps / (train_freq.frequency * self.n_envs)
 
     def _complete(self, fault: errors.Fault) -> None:
         """Add the index of the environment and the time step to a fault of an environment."""
@@ -1424,6 +1498,15 @@ def _tau(tau: float | None, target_update_interval: int | None) -> float:
     if tau is not None:
         return tau
     return _DEFAULT_TAU if target_update_interval is None else _TAU_AT_INTERVALS
+
+
+def _check_rhythm(rhythm_is_given: bool, updates_per_step: float | None) -> None:
+    """Raise a ValueError if two rules say when updates are made."""
+    if rhythm_is_given and updates_per_step is not None:
+        raise ValueError(
+            "updates_per_step takes the place of train_freq and gradient_steps: give it, or give "
+            "these"
+        )
 
 
 def _checked_train_freq(train_freq: int | tuple[int, str]) -> int | tuple[int, str]:

@@ -169,6 +169,7 @@ class SavingMixin(ModelPart):
         capacity = max(int(arrays["capacity"]), known.capacity)
         # A new goal buffer, because another model may use the one that there is.
         config = {**known.config, "held_out": arrays["held_out"], "capacity": capacity}
+        self._check_states_of_file(path, "learned_times" in arrays, known)
         if "learned_times" in arrays and not isinstance(known.states, LearnedStates):
             config["state_class"] = LearnedStates
             config["state_kwargs"] = model.state_kwargs or {}
@@ -180,6 +181,30 @@ class SavingMixin(ModelPart):
         model.world.set_checkpoint_state({name: arrays[name] for name in _WORLD_ARRAYS})
         model.goal_updates = np.zeros(goal_buffer.capacity, dtype=np.int64)
         self._begin_anew_after_loading()
+
+    def _check_states_of_file(
+        self, path: str | os.PathLike[str], are_learned: bool, known: GoalBuffer
+    ) -> None:
+        """
+        Raise a ValueError if the user wants other states than those of a file.
+
+        :param path: of the file
+        :param are_learned: whether its states were learned
+        :param known: a goal buffer of the model
+        """
+        wanted = self._model.state_class
+        if are_learned:
+            does_not_fit = wanted is not None and not issubclass(wanted, LearnedStates)
+            what = "were learned"
+        else:
+            does_not_fit = isinstance(known.states, LearnedStates)
+            what = "were not learned"
+        if does_not_fit:
+            chosen = LearnedStates if wanted is None else wanted
+            raise ValueError(
+                f"the states of {path} {what}, but this model has state_class={chosen.__name__}: "
+                "use load and load_replay_buffer, which finds the states of its transitions anew"
+            )
 
     def _begin_anew_after_loading(self) -> None:
         """Forget what refers to goals and states that were replaced."""
@@ -371,15 +396,14 @@ class SavingMixin(ModelPart):
         :param custom_objects: by name, attributes to replace by others
         :param print_system_info: whether to print information on the systems that saved and load
         :param force_reset: whether to reset the environment before training goes on
-        :param kwargs: attributes to change. ``train_freq`` and ``gradient_steps`` take the place of
-            ``updates_per_step``
+        :param kwargs: arguments of the constructor to change, with the same meaning. None of
+            ``train_freq``, ``gradient_steps`` and ``tau`` is their default. ``goal_wrapper_kwargs``
+            take the place of all that goal wrappers were given before
         :return: the model
+        :raises TypeError: if an argument is of another type than in the constructor
         :raises ValueError: if an earlier version wrote the file, or something does not fit
         """
-        if {"train_freq", "gradient_steps"} & kwargs.keys():
-            kwargs.setdefault("updates_per_step", None)
-        given = tuple(kwargs)
-        model = super().load(
+        return super().load(
             path,
             env,
             device,
@@ -387,13 +411,8 @@ class SavingMixin(ModelPart):
             print_system_info,
             force_reset,
             **kwargs,
-            _given_at_loading=given,
+            _given_at_loading=tuple(kwargs),
         )
-        if {"state_class", "state_kwargs"} & set(given):
-            model._model._check_states()
-            if model._model.goal_buffer is not None:
-                model._model._use_chosen_states()
-        return model
 
     @classmethod
     def load_all(

@@ -45,6 +45,10 @@ class StandardizationMixin(ModelPart):
             observations = self._some_observations()
             goals = self._some_goals()
         model.policy.fit_standardization(observations, goals)
+        self._note_standardization()
+
+    def _note_standardization(self) -> None:
+        """Note that inputs are standardized from now on."""
         self._n_standardized_by = self._n_to_standardize_by
 
     @property

@@ -48,14 +48,19 @@ class StateLearningMixin(ModelPart):
         """Tell states apart by what will be learned from now on."""
         model = self._model
         assert model.goal_buffer is not None
-        kwargs = dict(model.state_kwargs or {})
-        if model.seed is not None:
-            kwargs.setdefault("seed", model.seed)
         state_class = model.state_class or LearnedStates
-        model.goal_buffer.use_states(state_class, kwargs)
+        model.goal_buffer.use_states(state_class, self._kwargs_of_learned_states)
         model._adopt_goals(model.goal_buffer)
         self._begin_anew_with_states()
         self._learned_at_stage = 0
+
+    @property
+    def _kwargs_of_learned_states(self) -> dict[str, Any]:
+        """Arguments of the states that will be learned: the user's, and the model's seed."""
+        kwargs = dict(self._model.state_kwargs or {})
+        if self._model.seed is not None:
+            kwargs.setdefault("seed", self._model.seed)
+        return kwargs
 
     @property
     def _learns_states(self) -> bool:

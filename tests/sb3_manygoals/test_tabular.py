@@ -220,12 +220,19 @@ def test_goals_and_their_pursuit_stay_in_new_environments_and_loaded_models(tmp_
 def test_the_settings_of_a_goal_wrapper_of_the_users_are_kept(tmp_path):
     goals = GoalBuffer(spaces.Discrete(6), 6)
     env = GoalBufferWrapper(NumberedCorridor(), goals, max_episode_steps=7)
-    model = TabularAllGoals("TablePolicy", env)
-    model.save(tmp_path / "model")
-    model.set_env(NumberedCorridor())
-    for one in (model, TabularAllGoals.load(tmp_path / "model", NumberedCorridor())):
-        (tracker,) = goal_trackers(one.get_env())
-        assert tracker.max_episode_steps == 7
+    first = TabularAllGoals("TablePolicy", env)
+    # It has the settings of the last one.
+    second = make_model(NumberedCorridor())
+    second.set_env(env)
+    for model in (first, second):
+        model.save(tmp_path / "model")
+        model.set_env(NumberedCorridor())
+        for one in (model, TabularAllGoals.load(tmp_path / "model", NumberedCorridor())):
+            (tracker,) = goal_trackers(one.get_env())
+            assert tracker.max_episode_steps == 7
+    loaded = TabularAllGoals.load(tmp_path / "model", NumberedCorridor(), goal_wrapper_kwargs={})
+    (tracker,) = goal_trackers(loaded.get_env())
+    assert tracker.max_episode_steps == 50
 
 
 def test_an_unpickled_policy_has_one_table():

@@ -325,10 +325,35 @@ def test_nothing_is_recorded_if_the_last_transition_does_not_fit(part):
 def test_no_update_and_too_small_a_memory_are_warned_of():
     model = new_model(target_class=TDTargets, buffer_size=8, updates_per_step=0.1)
     with (
-        pytest.warns(UserWarning, match="updates_per_step=0.1 gives no update for 9 transitions"),
+        pytest.warns(UserWarning, match="0.1 updates for each transition are none for 9"),
         pytest.warns(UserWarning, match="has room for the last 8 of 9 transitions"),
     ):
         model.learn_from(walk(9))
+
+
+@pytest.mark.parametrize(
+    ("rhythm", "expected"),
+    [
+        ({"train_freq": 2, "gradient_steps": 3}, 150),
+        ({"gradient_steps": -1}, 100),
+        # SB3's default of the other argument.
+        ({"train_freq": 5}, 20),
+        ({"updates_per_step": 0.5}, 50),
+        # By default, TDTargets have 0.3 updates for each step.
+        ({"train_freq": (1, "episode")}, 30),
+        ({}, 30),
+    ],
+)
+def test_updates_are_as_many_as_in_a_training_of_as_many_steps(rhythm, expected):
+    model = new_model(target_class=TDTargets, **rhythm).learn_from(walk(100))
+    assert model._n_updates == expected
+
+
+def test_no_gradient_steps_are_no_updates():
+    model = new_model(target_class=TDTargets, train_freq=1, gradient_steps=0)
+    with pytest.warns(UserWarning, match="0 updates for each transition are none for 100"):
+        model.learn_from(walk(100))
+    assert model._n_updates == 0
 
 
 def test_a_data_set_without_episodes_is_refused():

@@ -1,7 +1,10 @@
 """Saving and loading: the networks, what a model knows of its world, and its replay memory."""
 
+import importlib
 import pickle
 import re
+import sys
+import threading
 
 import gymnasium as gym
 import numpy as np
@@ -11,7 +14,7 @@ from stable_baselines3 import DQN, HerReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, evaluate_mastery
-from sb3_manygoals.goals import UNKNOWN, LearningProgressSelector
+from sb3_manygoals.goals import UNKNOWN, LearningProgressSelector, UniformSelector
 from sb3_manygoals.goals.wrapping import goal_trackers
 from sb3_manygoals.many_goals_dqn import (
     ManyGoalsReplayBuffer,
@@ -19,9 +22,10 @@ from sb3_manygoals.many_goals_dqn import (
     TDTargets,
     planning,
 )
-from sb3_manygoals.world import LearnedStates
+from sb3_manygoals.world import ExactStates, LearnedStates
 from tests.sb3_manygoals.many_goals_dqn.memories import goals_of, kept
 from tests.sb3_manygoals.many_goals_dqn.models import (
+    SMALL,
     goal_obs,
     make_model,
     parameters,
@@ -256,11 +260,23 @@ def test_settings_changed_at_loading_are_changed(tmp_path):
     model = make_model(make_vec_env(Corridor, 2), goal_wrapper_kwargs={"reset_worlds": True})
     loaded = reloaded(model, tmp_path, Corridor(), goal_wrapper_kwargs={"max_episode_steps": 3})
     assert tracker_of(loaded).max_episode_steps == 3
+    numbers = {"buffer_size": 1e3, "learning_starts": 1e2, "stats_window_size": 7}
+    loaded = reloaded(model, tmp_path, Corridor(), **numbers)
+    assert loaded.replay_buffer.buffer_size == 1_000
+    loaded.learn(101)
+    assert loaded.ep_info_buffer.maxlen == 7
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"buffer_size": 0}, "buffer_size must be a whole number, at least 1, got 0"),
+        ({"learning_rate": -1e-3}, "learning_rate must be a number"),
+        ({"stats_window_size": 0}, "stats_window_size must be a whole number, at least 1, got 0"),
+        ({"gradient_steps": -5}, "gradient_steps must be a whole number, at least -1, got -5"),
+        ({"train_freq": 0}, "train_freq must be a whole number"),
+        ({"train_freq": 5, "updates_per_step": 0.3}, "updates_per_step takes the place of"),
+        ({"goal_wrapper_kwargs": {"goal": len}}, "goal_wrapper_kwargs must leave out goal: "),
         ({"gamma": 1.0}, r"gamma must be a number in \[0, 1\), got 1.0"),
         ({"tau": 2.0}, r"tau must be a number in \[0, 1\], got 2.0"),
         ({"exploration_final_eps": -1}, r"exploration_final_eps must be a number in \[0, 1\], got"),
@@ -286,22 +302,100 @@ def test_what_was_derived_from_a_setting_goes_with_it(tmp_path):
         loaded = reloaded(model, tmp_path, **given)
         assert (loaded.train_freq.frequency, loaded.gradient_steps) == expected
     # These are the user's, and not derived.
-    model = td_model(tau=0.2, train_freq=6, gradient_steps=7)
+    model = td_model(tau=1.0, train_freq=6, gradient_steps=7)
     loaded = reloaded(model, tmp_path, train_freq=5, target_update_interval=None)
-    assert (loaded.tau, loaded.train_freq.frequency, loaded.gradient_steps) == (0.2, 5, 7)
+    assert (loaded.tau, loaded.train_freq.frequency, loaded.gradient_steps) == (1.0, 5, 7)
+    assert reloaded(loaded, tmp_path, target_update_interval=50).tau == 1.0
+    model = td_model(tau=0.2)
+    assert reloaded(model, tmp_path, target_update_interval=50).tau == 0.2
+    # None is the default, as in the constructor.
+    assert reloaded(model, tmp_path, tau=None).tau == 0.05
+    assert reloaded(model, tmp_path, tau=None, target_update_interval=50).tau == 1.0
 
 
-def test_a_class_of_states_given_at_loading_is_used_and_checked(tmp_path):
-    model = make_model().learn(30)
-    loaded = reloaded(model, tmp_path, Corridor(), state_class=LearnedStates)
-    assert isinstance(loaded.goal_buffer.states, LearnedStates)
-    assert loaded.world.identity is loaded.goal_buffer.states
-    for given, message in (
-        ({"state_class": int}, "state_class must be"),
-        ({"state_kwargs": {"nonsense": 1}}, "state_kwargs: .*nonsense"),
+def test_a_rhythm_of_updates_goes_with_its_argument(tmp_path):
+    def rhythm_of(model):
+        return model.updates_per_step, model.train_freq.frequency, model.gradient_steps
+
+    model = td_model(train_freq=6, gradient_steps=7)
+    loaded = reloaded(model, tmp_path, updates_per_step=0.5)
+    assert rhythm_of(loaded) == (0.5, 2, 1)
+    # The rhythm of the loaded model was derived.
+    assert rhythm_of(reloaded(loaded, tmp_path, train_freq=5)) == (None, 5, 1)
+    assert rhythm_of(reloaded(model, tmp_path, train_freq=None)) == (None, 4, 7)
+    assert rhythm_of(reloaded(loaded, tmp_path, gradient_steps=None)) == (0.5, 2, 1)
+    assert rhythm_of(reloaded(model, tmp_path, updates_per_step=None)) == (None, 6, 7)
+    # Neither is given: the default of the targets, 0.3 updates for each step.
+    nothing = {"train_freq": None, "gradient_steps": None}
+    assert rhythm_of(reloaded(model, tmp_path, **nothing)) == rhythm_of(
+        td_model(updates_per_step=None)
+    )
+
+
+def test_targets_without_a_target_network_refuse_its_arguments_at_loading_too(tmp_path):
+    model = make_model(target_class=PlannedTargets)
+    with pytest.raises(ValueError, match="target_update_interval given, but PlannedTargets uses"):
+        reloaded(model, tmp_path, target_update_interval=50)
+
+
+@pytest.mark.parametrize("comes_later", [False, True])
+def test_a_class_of_states_given_at_loading_is_used_and_checked(tmp_path, comes_later):
+    def loaded(model, **kwargs):
+        found = reloaded(model, tmp_path, None if comes_later else Corridor(), **kwargs)
+        if comes_later:
+            found.set_env(Corridor())
+        assert found.world.identity is found.goal_buffer.states
+        return found.goal_buffer.states
+
+    exact = make_model().learn(30)
+    assert isinstance(loaded(exact, state_class=LearnedStates), LearnedStates)
+    learned = make_model(
+        target_class=PlannedTargets, state_class=LearnedStates, state_kwargs={"n_updates": 200}
+    )
+    assert loaded(learned).n_updates == 200
+    assert loaded(learned, state_kwargs={"n_updates": 50}).n_updates == 50
+    kind = type("OwnStates", (LearnedStates,), {})
+    assert isinstance(loaded(learned, state_class=kind), kind)
+    assert type(loaded(learned, state_class=ExactStates, state_kwargs=None)) is ExactStates
+    for given, error, message in (
+        ({"state_class": int}, TypeError, "state_class must be"),
+        ({"state_kwargs": {"nonsense": 1}}, TypeError, "state_kwargs: .*nonsense"),
+        ({"state_class": ExactStates}, ValueError, "state_kwargs .* given, but states will not be"),
     ):
-        with pytest.raises(TypeError, match=message):
-            reloaded(model, tmp_path, Corridor(), **given)
+        with pytest.raises(error, match=message):
+            reloaded(learned, tmp_path, **given)
+
+
+def test_states_are_learned_with_goals_that_the_user_gives_at_loading_too(tmp_path):
+    # As in the constructor.
+    goals = goals_of(np.eye(6, dtype=np.uint8), Corridor().observation_space)
+    env = GoalBufferWrapper(Corridor(), goals)
+    loaded = reloaded(make_model(state_class=LearnedStates), tmp_path, env)
+    assert loaded.goal_buffer is goals
+    assert isinstance(loaded.world.identity, LearnedStates)
+    assert loaded.world.identity is goals.states
+
+
+def test_states_of_a_file_that_the_user_does_not_want_are_refused(tmp_path):
+    make_model().learn(30).save_all(tmp_path)
+    with pytest.raises(ValueError, match=r"were not learned, but .* state_class=LearnedStates"):
+        ManyGoalsDQN.load_all(tmp_path, Corridor(), state_class=LearnedStates)
+    # As the error says.
+    model = ManyGoalsDQN.load(tmp_path / "model.zip", Corridor(), state_class=LearnedStates)
+    model.load_replay_buffer(tmp_path / "replay_buffer.pkl")
+    assert model.replay_buffer.size() == 30
+    make_model(state_class=LearnedStates).learn(30).save_all(tmp_path)
+    with pytest.raises(ValueError, match=r"were learned, but .* state_class=ExactStates"):
+        ManyGoalsDQN.load_all(tmp_path, state_class=ExactStates)
+
+
+def test_planned_targets_store_what_states_of_a_given_goal_buffer_are_learned_from():
+    goals = GoalBuffer(Corridor().observation_space, state_class=LearnedStates)
+    model = make_model(
+        goal_wrapper_kwargs={"goal_buffer": goals},
+        target_class=PlannedTargets,
+    ).learn(30)
+    assert model.replay_buffer.size() == 30
 
 
 def test_given_weights_keep_the_standardization_that_they_expect():
@@ -313,6 +407,23 @@ def test_given_weights_keep_the_standardization_that_they_expect():
     for name, value in source.policy.state_dict().items():
         if name.endswith((".mean", ".scale")):
             assert th.equal(model.policy.state_dict()[name], value)
+    # Later, inputs are standardized anew, as in a model that was loaded.
+    assert model._n_standardized_by > 0
+
+
+def test_weights_that_another_model_has_trained_are_not_shifted():
+    plain = {**SMALL, "standardize": False, "head": "bilinear"}
+    source = make_model(policy_kwargs=plain).learn(100)
+    model = make_model(policy_kwargs=plain, seed=1)
+    fresh = make_model(policy_kwargs=plain, seed=1)
+    model.set_parameters(source.get_parameters())
+    before = [parameters(one.q_net) for one in (model, fresh)]
+    for one in (model, fresh):
+        one._go_over_to(TDTargets)
+        assert one.targets.initial_value != 0.0
+    after = [parameters(one.q_net) for one in (model, fresh)]
+    assert th.equal(after[0], before[0])
+    assert not th.equal(after[1], before[1])
 
 
 def test_the_settings_of_a_goal_wrapper_of_the_users_are_kept(tmp_path):
@@ -326,10 +437,57 @@ def test_the_settings_of_a_goal_wrapper_of_the_users_are_kept(tmp_path):
         for name, value in {**settings, **selector}.items():
             assert getattr(tracker, name) == value
     # Arguments that are given replace all of them.
-    tracker = tracker_of(
-        reloaded(model, tmp_path, Corridor(), goal_wrapper_kwargs={"max_episode_steps": 9})
+    for given, steps in (({"max_episode_steps": 9}, 9), ({}, 50), (None, 50)):
+        tracker = tracker_of(reloaded(model, tmp_path, Corridor(), goal_wrapper_kwargs=given))
+        assert (tracker.max_episode_steps, tracker.reset_worlds) == (steps, "auto")
+
+
+def test_the_last_goal_wrapper_says_how_episodes_are(tmp_path):
+    model = make_model(goal_wrapper_kwargs={"max_episode_steps": 6, "state_key": bytes})
+    key = model.goal_buffer.state_key
+    theirs = GoalBufferWrapper(Corridor(), max_episode_steps=3, reset_worlds=True, state_key=key)
+    model.set_env(theirs)
+    loaded = reloaded(model, tmp_path, Corridor())
+    model.set_env(Corridor())
+    for one in (model, loaded):
+        tracker = goal_trackers(one.env)[0]
+        assert (tracker.max_episode_steps, tracker.reset_worlds) == (3, True)
+        assert one.goal_buffer.state_key is not None
+
+
+def test_to_predict_only_a_model_does_without_the_class_of_its_selector(tmp_path, monkeypatch):
+    (tmp_path / "absent_package.py").write_text(
+        "from sb3_manygoals.goals import UniformSelector\n"
+        "class OwnSelector(UniformSelector):\n"
+        "    pass\n"
     )
-    assert (tracker.max_episode_steps, tracker.reset_worlds) == (9, "auto")
+    monkeypatch.syspath_prepend(tmp_path)
+    selector_class = importlib.import_module("absent_package").OwnSelector
+    model = make_model(GoalBufferWrapper(Corridor(), selector_class=selector_class))
+    model.save(tmp_path / "model")
+    assert isinstance(reloaded(model, tmp_path, Corridor()).selector, selector_class)
+    # The package is not installed elsewhere.
+    (tmp_path / "absent_package.py").unlink()
+    monkeypatch.delitem(sys.modules, "absent_package")
+    importlib.invalidate_caches()
+    loaded = ManyGoalsDQN.load(tmp_path / "model")
+    assert loaded.predict(goal_obs(Corridor(), 0, 5))[0] in range(3)
+    loaded.save(tmp_path / "again")
+    with pytest.raises(ModuleNotFoundError, match="absent_package"):
+        ManyGoalsDQN.load(tmp_path / "again", Corridor())
+
+
+def test_arguments_of_a_goal_wrapper_that_cannot_be_pickled_are_named(tmp_path):
+    class Ruled(UniformSelector):
+        def __init__(self, rule):
+            self.rule = rule
+
+    lock = threading.Lock()
+    settings = {"selector_class": Ruled, "selector_kwargs": {"rule": lambda: lock}}
+    model = make_model(GoalBufferWrapper(Corridor(), **settings))
+    with pytest.warns(UserWarning, match="selector_kwargs of the goal wrapper cannot be pickled"):
+        model.save(tmp_path / "model")
+    assert ManyGoalsDQN.load(tmp_path / "model").num_timesteps == 0
 
 
 def test_environments_are_seeded_as_that_of_the_saved_model(tmp_path):
