@@ -238,8 +238,6 @@ class TabularAllGoals(GoalAlgorithm):
         self.exploration_fraction = exploration_fraction
         self.exploration_initial_eps = exploration_initial_eps
         self.exploration_final_eps = exploration_final_eps
-        for name in ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps"):
-            check_number(name, getattr(self, name), at_least=0, at_most=1)
         self.exploration_rate = exploration_initial_eps
         """The probability of a random action now."""
         settings = check_kwargs("goal_wrapper_kwargs", goal_wrapper_kwargs)
@@ -254,7 +252,7 @@ class TabularAllGoals(GoalAlgorithm):
             check_schedule("learning_rate", learning_rate, at_most=1),
             buffer_size=1,  # SB3 makes a replay buffer, which stays empty
             learning_starts=0,
-            gamma=check_number("gamma", gamma, at_least=0, below=1),
+            gamma=gamma,
             train_freq=1,
             gradient_steps=0,
             support_multi_env=True,
@@ -274,6 +272,10 @@ class TabularAllGoals(GoalAlgorithm):
                 "this is a model that an earlier version wrote, which this version cannot read: "
                 "train anew, or load it with the version that wrote it"
             )
+        # Loading may have changed these.
+        check_number("gamma", self.gamma, at_least=0, below=1)
+        for name in ("exploration_fraction", "exploration_initial_eps", "exploration_final_eps"):
+            check_number(name, getattr(self, name), at_least=0, at_most=1)
         super()._setup_model()
         for progress_remaining in (1.0, 0.0):
             learning_rate = self.lr_schedule(progress_remaining)
@@ -306,6 +308,7 @@ class TabularAllGoals(GoalAlgorithm):
             if self.env is None:
                 theirs.check_held_out(self.goal_config["held_out"])
         super().set_env(env, force_reset)
+        self.goal_config = self._tracker.goal_buffer.config
         self._note_wrapper()
 
     @property

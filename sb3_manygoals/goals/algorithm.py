@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import pathlib
 import warnings
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
@@ -21,10 +23,16 @@ from sb3_manygoals.checkpoint.functions import can_be_pickled
 from sb3_manygoals.goals.buffer import KINDS_OF_GOALS
 from sb3_manygoals.goals.moved_worlds import check_evaluators, marks_of
 from sb3_manygoals.goals.wrapper import DEFAULTS_OF_EPISODES, copy_vec_env
-from sb3_manygoals.goals.wrapping import as_goal_vec_env, goal_trackers
+from sb3_manygoals.goals.wrapping import as_goal_vec_env, goal_trackers, is_goal_wrapped
 from sb3_manygoals.inner_callbacks import inner_callbacks
 from sb3_manygoals.random_streams import Stream, generator
-from sb3_manygoals.validation import check_kwargs, check_number, check_seed, is_held
+from sb3_manygoals.validation import (
+    check_count,
+    check_kwargs,
+    check_number,
+    check_seed,
+    is_held,
+)
 
 SelfGoalAlgorithm = TypeVar("SelfGoalAlgorithm", bound="GoalAlgorithm")
 
@@ -114,14 +122,21 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         if isinstance(asked, bytes):
             asked = cloudpickle.loads(asked)
             self._asked_of_wrapper = asked
-        settings = self.goal_wrapper_kwargs
-        if asked is not None:
-            others = settings.keys() - DEFAULTS_OF_EPISODES.keys()
-            settings = {**{name: settings[name] for name in others}, **asked}
+        settings = {**self._kwargs_that_still_count(), **(asked or {})}
         return {
             name: copy.deepcopy(value)
             for name, value in settings.items()
             if name not in KINDS_OF_GOALS
+        }
+
+    def _kwargs_that_still_count(self) -> dict[str, Any]:
+        """Return the user's arguments of goal wrappers, but those that the last wrapper says."""
+        if self._asked_of_wrapper is None:
+            return self.goal_wrapper_kwargs
+        return {
+            name: value
+            for name, value in self.goal_wrapper_kwargs.items()
+            if name not in DEFAULTS_OF_EPISODES
         }
 
     def save(
@@ -138,6 +153,8 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         :param include: names of attributes that are saved although they are not by default
         """
         asked = self._asked_of_wrapper
+        settings = self.goal_wrapper_kwargs
+        self.goal_wrapper_kwargs = self._kwargs_that_still_count()
         if isinstance(asked, dict):
             unsaved = [name for name, value in asked.items() if not can_be_pickled(value)]
             if unsaved:
@@ -152,6 +169,7 @@ class GoalAlgorithm(OffPolicyAlgorithm):
             super().save(path, exclude, include)
         finally:
             self._asked_of_wrapper = asked
+            self.goal_wrapper_kwargs = settings
 
     @property
     def _moves(self) -> int:
@@ -280,32 +298,67 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         :param custom_objects: by name, attributes to replace by others
         :param print_system_info: whether to print information on the systems that saved and load
         :param force_reset: whether to reset the environment before training goes on
-        :param kwargs: attributes to change. ``goal_wrapper_kwargs`` take the place of all that
-            goal wrappers were given before
+        :param kwargs: arguments of the constructor to change. ``goal_wrapper_kwargs`` take the
+            place of all that goal wrappers were given before
         :return: the model
-        :raises ValueError: if ``goal_wrapper_kwargs`` say of which kind goals are, which the model
-            knows
+        :raises ValueError: if an argument is out of its range. Or if ``goal_wrapper_kwargs`` are
+            given beside an ``env`` with a goal wrapper, or say of which kind goals are, which the
+            model knows
         """
+        _warn_of_unknown(cls, kwargs)
         if "goal_wrapper_kwargs" in kwargs:
-            settings = check_kwargs("goal_wrapper_kwargs", kwargs["goal_wrapper_kwargs"])
-            names = ("goal_buffer", *KINDS_OF_GOALS)
-            known = [name for name in names if settings.get(name) is not None]
-            if known:
-                raise ValueError(
-                    f"goal_wrapper_kwargs must leave out {' and '.join(known)}: the model knows of "
-                    "which kind its goals are. Other goals need a model of their own"
-                )
+            settings = _checked_wrapper_kwargs(kwargs["goal_wrapper_kwargs"], env)
             kwargs = {**kwargs, "goal_wrapper_kwargs": settings, "_asked_of_wrapper": None}
+        window = kwargs.pop("stats_window_size", None)
+        if window is not None:
+            # SB3 keeps it by another name.
+            kwargs["_stats_window_size"] = check_count("stats_window_size", window)
         if env is not None:
             kwargs["n_envs"] = env.num_envs if isinstance(env, VecEnv) else 1
         model = super().load(
             path, None, device, custom_objects, print_system_info, force_reset, **kwargs
         )
+        if window is not None:
+            for name in ("ep_info_buffer", "ep_success_buffer"):
+                episodes = getattr(model, name)
+                if episodes is not None:
+                    setattr(model, name, deque(episodes, maxlen=window))
         if env is not None:
             model.set_env(env, force_reset)
             if model.env is not None and model.seed is not None:
                 model.env.seed(model.seed)
         return model
+
+
+def _warn_of_unknown(cls: type[GoalAlgorithm], kwargs: dict[str, Any]) -> None:
+    """Warn of arguments of ``load`` that no constructor of this class or of SB3's takes."""
+    known: set[str] = {"num_timesteps"}
+    for kind in cls.__mro__[:-1]:
+        known |= inspect.signature(kind.__init__).parameters.keys()  # type: ignore[misc]
+    unknown = [name for name in kwargs if name not in known and not name.startswith("_")]
+    if unknown:
+        warnings.warn(
+            f"load was given {' and '.join(unknown)}, which {cls.__name__} does not take: it only "
+            "becomes an attribute of the model",
+            stacklevel=4,
+        )
+
+
+def _checked_wrapper_kwargs(value: Any, env: GymEnv | None) -> dict[str, Any]:
+    """Return ``goal_wrapper_kwargs`` of ``load``. An error if they would not be used."""
+    settings = check_kwargs("goal_wrapper_kwargs", value)
+    if settings and env is not None and is_goal_wrapped(env):
+        raise ValueError(
+            f"goal_wrapper_kwargs {sorted(settings)} given, but env pursues goals already"
+        )
+    names = ("goal_buffer", *KINDS_OF_GOALS)
+    known = [name for name in names if settings.get(name) is not None]
+    if known:
+        raise ValueError(
+            f"goal_wrapper_kwargs must leave out {' and '.join(known)}: the model knows of which "
+            "kind its goals are. Other goals need a model of their own"
+        )
+    return settings
 
 
 class _WatchCallback(BaseCallback):

@@ -60,8 +60,13 @@ class AdoptionMixin(ModelPart):
         model = self._model
         settings = model._kwargs_of_wrapper()
         if model._n_updates:
-            settings["goal_reward"] = model.goal_reward
-            settings["step_reward"] = model.step_reward
+            for name in ("goal_reward", "step_reward"):
+                learned = getattr(model, name)
+                if settings.setdefault(name, learned) != learned:
+                    raise ValueError(
+                        f"goal_wrapper_kwargs must have {name}={learned}, with which the model was "
+                        f"trained, got {settings[name]}"
+                    )
         settings["goal_buffer"] = self._known_goals()
         return settings
 

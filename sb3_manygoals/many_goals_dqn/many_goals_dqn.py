@@ -603,8 +603,12 @@ class ManyGoalsDQN(
     def _setup_model(self) -> None:
         """Build replay memory, networks and targets."""
         self._check_file_format()
+        # Loading may have changed these.
+        _check_unsupported(self.optimize_memory_usage, self.n_steps)
         self._check_targets()
-        replay_class = self.replay_buffer_class
+        replay_class = self.replay_buffer_class or ManyGoalsReplayBuffer
+        self.replay_buffer_class = replay_class
+        self.replay_buffer_kwargs = check_kwargs("replay_buffer_kwargs", self.replay_buffer_kwargs)
         if not (isinstance(replay_class, type) and issubclass(replay_class, ManyGoalsReplayBuffer)):
             raise TypeError(
                 f"replay_buffer_class must be a ManyGoalsReplayBuffer, got {replay_class!r}"
@@ -662,7 +666,7 @@ class ManyGoalsDQN(
 
         What was derived from a saved argument, and was not the user's, gets its default.
         """
-        given = {name: getattr(self, name) for name in self._given_at_loading}
+        given = {name: getattr(self, name, None) for name in self._given_at_loading}
         self._given_at_loading = ()
         self._check_target_network(given.get("tau"), given.get("target_update_interval"))
         if "tau" in given:
@@ -674,10 +678,6 @@ class ManyGoalsDQN(
         if {"tau", "target_update_interval"} & given.keys() and not self._tau_is_given:
             self.tau = _tau(None, self.target_update_interval)
         self._take_rhythm(given)
-        if "stats_window_size" in given:
-            # SB3 keeps it by another name.
-            n_episodes = check_count("stats_window_size", given["stats_window_size"])
-            self._stats_window_size = n_episodes
         if {"state_class", "state_kwargs"} & given.keys():
             self._take_states("state_class" in given)
 
@@ -712,6 +712,9 @@ class ManyGoalsDQN(
         """
         self.state_kwargs = check_kwargs("state_kwargs", self.state_kwargs)
         self._check_states()
+        if self._gave_up_states or has_new_class:
+            # It went over to bootstrapping because the states did not recur.
+            self._last_target_class = None
         self._gave_up_states = False
         config = self.goal_config
         if config is None:
@@ -1445,11 +1448,11 @@ class ManyGoalsDQN(
         if per_step is not None:
             return per_step
         train_freq = cast(TrainFreq, self.train_freq)
+        if self.gradient_steps < 0:
+            return 1.0
         if train_freq.unit == TrainFrequencyUnit.EPISODE:
             # Recorded transitions are of no goal episodes of this length.
             return self.targets.updates_per_step
-        if self.gradient_steps < 0:
-            return 1.0
         return self.gradient_steps / (train_freq.frequency * self.n_envs)
 
     def _complete(self, fault: errors.Fault) -> None:

@@ -427,12 +427,18 @@ class SavingMixin(ModelPart):
         :param folder: with ``model.zip``, ``world.npz`` and ``replay_buffer.pkl``
         :param env: environment to learn on in, as many environments as the model was saved with.
             None to plan and act only
-        :param kwargs: further arguments of ``load``
+        :param kwargs: further arguments of ``load``, but those of the replay memory
         :return: the model, with what it knew and its transitions
         :raises FileNotFoundError: if a file is missing. It names all that are
-        :raises ValueError: if a file is of something else, or ``env`` has another number of
-            environments
+        :raises ValueError: if a file is of something else, ``env`` has another number of
+            environments, or an argument of the replay memory is given
         """
+        of_memory = [name for name in kwargs if name.startswith(("buffer_size", "replay_buffer_"))]
+        if of_memory:
+            raise ValueError(
+                f"{' and '.join(of_memory)} must be left out, because load_all goes on with the "
+                "replay memory that was saved: load and load_world begin with a new one"
+            )
         paths = {part: pathlib.Path(folder, name) for part, name in _FILES.items()}
         missing = {part: path.name for part, path in paths.items() if not path.is_file()}
         model = None

@@ -235,6 +235,22 @@ def test_the_settings_of_a_goal_wrapper_of_the_users_are_kept(tmp_path):
     assert tracker.max_episode_steps == 50
 
 
+def test_what_another_environment_holds_out_is_known_to_a_loaded_model(tmp_path):
+    model = make_model(NumberedCorridor())
+    held_out = GoalBuffer(spaces.Discrete(6), 6, held_out=np.array([2]))
+    model.set_env(GoalBufferWrapper(NumberedCorridor(), held_out))
+    model.save(tmp_path / "model")
+    loaded = TabularAllGoals.load(tmp_path / "model", NumberedCorridor())
+    assert loaded.goal_config["held_out"] == [2]
+
+
+@pytest.mark.parametrize("name", ["gamma", "exploration_fraction", "stats_window_size"])
+def test_numbers_given_at_loading_are_checked(tmp_path, name):
+    make_model().save(tmp_path / "model")
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        TabularAllGoals.load(tmp_path / "model", **{name: -1})
+
+
 def test_an_unpickled_policy_has_one_table():
     policy = pickle.loads(pickle.dumps(make_model().policy))
     weights = {name: th.ones_like(value) for name, value in policy.state_dict().items()}

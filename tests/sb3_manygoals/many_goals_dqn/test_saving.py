@@ -261,15 +261,42 @@ def test_settings_changed_at_loading_are_changed(tmp_path):
     loaded = reloaded(model, tmp_path, Corridor(), goal_wrapper_kwargs={"max_episode_steps": 3})
     assert tracker_of(loaded).max_episode_steps == 3
     numbers = {"buffer_size": 1e3, "learning_starts": 1e2, "stats_window_size": 7}
-    loaded = reloaded(model, tmp_path, Corridor(), **numbers)
+    nothing = {"replay_buffer_class": None, "replay_buffer_kwargs": None}
+    loaded = reloaded(make_model().learn(30), tmp_path, Corridor(), **numbers, **nothing)
     assert loaded.replay_buffer.buffer_size == 1_000
-    loaded.learn(101)
-    assert loaded.ep_info_buffer.maxlen == 7
+    loaded.learn(101, reset_num_timesteps=False)
+    assert loaded.ep_info_buffer.maxlen == loaded._episode_outcomes.maxlen == 7
+
+
+def test_what_no_constructor_takes_is_warned_of(tmp_path):
+    with pytest.warns(UserWarning, match="load was given learnig_rate, which ManyGoalsDQN does"):
+        reloaded(make_model(), tmp_path, learnig_rate=1e-4)
+    assert reloaded(make_model(), tmp_path, num_timesteps=5, verbose=0).num_timesteps == 5
+
+
+def test_goal_wrapper_kwargs_that_would_not_be_used_are_refused(tmp_path):
+    model = make_model().learn(30)
+    given = {"goal_wrapper_kwargs": {"max_episode_steps": 9}}
+    with pytest.raises(ValueError, match="given, but env pursues goals already"):
+        reloaded(model, tmp_path, GoalBufferWrapper(Corridor()), **given)
+    given = {"goal_wrapper_kwargs": {"step_reward": -1.0}}
+    with pytest.raises(ValueError, match=r"must have step_reward=-0.1, .*, got -1.0"):
+        reloaded(model, tmp_path, Corridor(), **given)
+    # Nothing was learned with the old one.
+    assert reloaded(make_model(), tmp_path, Corridor(), **given).step_reward == -1.0
+
+
+@pytest.mark.parametrize("name", ["buffer_size", "replay_buffer_class", "replay_buffer_kwargs"])
+def test_arguments_of_the_replay_memory_that_would_not_be_used_are_refused(tmp_path, name):
+    make_model().learn(30).save_all(tmp_path)
+    with pytest.raises(ValueError, match=f"{name} must be left out, because load_all goes on"):
+        ManyGoalsDQN.load_all(tmp_path, Corridor(), **{name: 7})
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"n_steps": 3}, "n_steps must be 1"),
         ({"buffer_size": 0}, "buffer_size must be a whole number, at least 1, got 0"),
         ({"learning_rate": -1e-3}, "learning_rate must be a number"),
         ({"stats_window_size": 0}, "stats_window_size must be a whole number, at least 1, got 0"),
@@ -376,6 +403,21 @@ def test_states_are_learned_with_goals_that_the_user_gives_at_loading_too(tmp_pa
     assert loaded.world.identity is goals.states
 
 
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_model_that_bootstraps_plans_again_with_states_given_at_loading(tmp_path, is_given_up):
+    model = make_model().learn(30)
+    model._go_over_to(TDTargets)
+    assert isinstance(reloaded(model, tmp_path, Corridor()).targets, TDTargets)
+    model._gave_up_states = is_given_up
+    given = {"state_kwargs": {"n_updates": 10}}
+    if not is_given_up:
+        given["state_class"] = LearnedStates
+    loaded = reloaded(model, tmp_path, Corridor(), **given)
+    assert isinstance(loaded.targets, PlannedTargets)
+    assert loaded.policy.q_net_target is None
+    assert loaded.learn(30)._n_updates > 0
+
+
 def test_states_of_a_file_that_the_user_does_not_want_are_refused(tmp_path):
     make_model().learn(30).save_all(tmp_path)
     with pytest.raises(ValueError, match=r"were not learned, but .* state_class=LearnedStates"):
@@ -384,13 +426,15 @@ def test_states_of_a_file_that_the_user_does_not_want_are_refused(tmp_path):
     model = ManyGoalsDQN.load(tmp_path / "model.zip", Corridor(), state_class=LearnedStates)
     model.load_replay_buffer(tmp_path / "replay_buffer.pkl")
     assert model.replay_buffer.size() == 30
-    make_model(state_class=LearnedStates).learn(30).save_all(tmp_path)
+    quick = {"state_class": LearnedStates, "state_kwargs": {"n_updates": 10}}
+    make_model(**quick).learn(30).save_all(tmp_path)
     with pytest.raises(ValueError, match=r"were learned, but .* state_class=ExactStates"):
-        ManyGoalsDQN.load_all(tmp_path, state_class=ExactStates)
+        ManyGoalsDQN.load_all(tmp_path, state_class=ExactStates, state_kwargs=None)
 
 
 def test_planned_targets_store_what_states_of_a_given_goal_buffer_are_learned_from():
-    goals = GoalBuffer(Corridor().observation_space, state_class=LearnedStates)
+    quick = {"state_class": LearnedStates, "state_kwargs": {"n_updates": 10}}
+    goals = GoalBuffer(Corridor().observation_space, **quick)
     model = make_model(
         goal_wrapper_kwargs={"goal_buffer": goals},
         target_class=PlannedTargets,
@@ -455,7 +499,17 @@ def test_the_last_goal_wrapper_says_how_episodes_are(tmp_path):
         assert one.goal_buffer.state_key is not None
 
 
-def test_to_predict_only_a_model_does_without_the_class_of_its_selector(tmp_path, monkeypatch):
+def model_with_selector(is_users, **settings):
+    """Return a model with these arguments of a goal wrapper, put around by the user or not."""
+    if is_users:
+        return make_model(GoalBufferWrapper(Corridor(), **settings))
+    return make_model(goal_wrapper_kwargs=settings)
+
+
+@pytest.mark.parametrize("is_users", [False, True])
+def test_to_predict_only_a_model_does_without_the_class_of_its_selector(
+    tmp_path, monkeypatch, is_users
+):
     (tmp_path / "absent_package.py").write_text(
         "from sb3_manygoals.goals import UniformSelector\n"
         "class OwnSelector(UniformSelector):\n"
@@ -463,8 +517,10 @@ def test_to_predict_only_a_model_does_without_the_class_of_its_selector(tmp_path
     )
     monkeypatch.syspath_prepend(tmp_path)
     selector_class = importlib.import_module("absent_package").OwnSelector
-    model = make_model(GoalBufferWrapper(Corridor(), selector_class=selector_class))
+    model = model_with_selector(is_users, selector_class=selector_class)
+    settings = dict(model.goal_wrapper_kwargs)
     model.save(tmp_path / "model")
+    assert model.goal_wrapper_kwargs == settings
     assert isinstance(reloaded(model, tmp_path, Corridor()).selector, selector_class)
     # The package is not installed elsewhere.
     (tmp_path / "absent_package.py").unlink()
@@ -477,14 +533,15 @@ def test_to_predict_only_a_model_does_without_the_class_of_its_selector(tmp_path
         ManyGoalsDQN.load(tmp_path / "again", Corridor())
 
 
-def test_arguments_of_a_goal_wrapper_that_cannot_be_pickled_are_named(tmp_path):
+@pytest.mark.parametrize("is_users", [False, True])
+def test_arguments_of_a_goal_wrapper_that_cannot_be_pickled_are_named(tmp_path, is_users):
     class Ruled(UniformSelector):
         def __init__(self, rule):
             self.rule = rule
 
     lock = threading.Lock()
     settings = {"selector_class": Ruled, "selector_kwargs": {"rule": lambda: lock}}
-    model = make_model(GoalBufferWrapper(Corridor(), **settings))
+    model = model_with_selector(is_users, **settings)
     with pytest.warns(UserWarning, match="selector_kwargs of the goal wrapper cannot be pickled"):
         model.save(tmp_path / "model")
     assert ManyGoalsDQN.load(tmp_path / "model").num_timesteps == 0
