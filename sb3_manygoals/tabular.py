@@ -285,8 +285,7 @@ class TabularAllGoals(GoalAlgorithm):
         )
         if self.env is not None:
             _check_goals_are_states(self._tracker.goal_buffer)
-            self.goal_config = self._tracker.goal_buffer.config
-            self._note_wrapper()
+            self._adopt_wrapper()
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         """
@@ -295,20 +294,34 @@ class TabularAllGoals(GoalAlgorithm):
 
         :param env: with a goal wrapper or without, as many environments as before
         :param force_reset: whether to reset it before training goes on
-        :raises ValueError: if its goal buffer does not hold out what the model held out
+        :raises ValueError: if its goal buffer does not hold out what the model held out, or if the
+            model is trained and its goal wrapper gives other rewards
         """
+        # Files of earlier versions do not have the rewards.
+        has_learned = self.num_timesteps > 0 and hasattr(self, "goal_reward")
         if not is_goal_wrapped(env):
             known = self.goal_buffer
             if known is None:
                 known = GoalBuffer(env.observation_space, **self.goal_config)
-            env = _with_room_for_all(env, {**self._kwargs_of_wrapper(), "goal_buffer": known})
+            settings = self._kwargs_of_wrapper()
+            if has_learned:
+                settings = self._keep_rewards(settings)
+            env = _with_room_for_all(env, {**settings, "goal_buffer": known})
         else:
-            theirs = goal_trackers(self._wrap_env(env))[0].goal_buffer
-            _check_goals_are_states(theirs)
+            tracker = goal_trackers(self._wrap_env(env))[0]
+            _check_goals_are_states(tracker.goal_buffer)
             if self.env is None:
-                theirs.check_held_out(self.goal_config["held_out"])
+                tracker.goal_buffer.check_held_out(self.goal_config["held_out"])
+            if has_learned:
+                self._check_rewards(tracker)
         super().set_env(env, force_reset)
+        self._adopt_wrapper()
+
+    def _adopt_wrapper(self) -> None:
+        """Note how the goal wrapper's goals, rewards and episodes are."""
         self.goal_config = self._tracker.goal_buffer.config
+        self.goal_reward = self._tracker.goal_reward
+        self.step_reward = self._tracker.step_reward
         self._note_wrapper()
 
     @property
@@ -361,8 +374,8 @@ class TabularAllGoals(GoalAlgorithm):
             next_states,
             learning_rate=self.lr_schedule(max(self._current_progress_remaining, 0.0)),
             gamma=self.gamma,
-            goal_reward=self._tracker.goal_reward,
-            step_reward=self._tracker.step_reward,
+            goal_reward=self.goal_reward,
+            step_reward=self.step_reward,
             terminated=np.array([info["env_terminated"] for info in infos]),
             taught=self._taught_goals(),
         )

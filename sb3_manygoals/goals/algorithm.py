@@ -22,6 +22,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_manygoals.checkpoint.functions import can_be_pickled
 from sb3_manygoals.goals.buffer import KINDS_OF_GOALS
 from sb3_manygoals.goals.moved_worlds import check_evaluators, marks_of
+from sb3_manygoals.goals.tracker import GoalTracker
 from sb3_manygoals.goals.wrapper import DEFAULTS_OF_EPISODES, copy_vec_env
 from sb3_manygoals.goals.wrapping import as_goal_vec_env, goal_trackers, is_goal_wrapped
 from sb3_manygoals.inner_callbacks import inner_callbacks
@@ -48,8 +49,16 @@ class GoalAlgorithm(OffPolicyAlgorithm):
     """Its stream of random numbers."""
     rng: np.random.Generator
     """Its own random generator."""
+    goal_reward: float
+    """The reward for reaching the goal."""
+    step_reward: float
+    """The reward of every other step."""
     goal_wrapper_kwargs: dict[str, Any]
-    """Arguments of the goal wrapper that is put around an environment without one."""
+    """
+    What the user gave for the goal wrapper that is put around an environment without one. Where
+    arguments say how episodes are, those of the last environment's goal wrapper take their place,
+    and a saved file has them there only.
+    """
 
     # What the goal wrapper of the last environment was given. It takes the place of those arguments
     # that say how episodes are. None before the first environment. In a model that was loaded it is
@@ -111,7 +120,9 @@ class GoalAlgorithm(OffPolicyAlgorithm):
 
     def _note_wrapper(self) -> None:
         """Note what the goal wrapper was given, for environments that come without one."""
-        self._asked_of_wrapper = dict(goal_trackers(self._require_env())[0].asked)
+        asked = goal_trackers(self._require_env())[0].asked
+        # The user may go on to change the arguments of a selector, for another model.
+        self._asked_of_wrapper = {name: copy.copy(value) for name, value in asked.items()}
 
     def _kwargs_of_wrapper(self) -> dict[str, Any]:
         """
@@ -128,6 +139,36 @@ class GoalAlgorithm(OffPolicyAlgorithm):
             for name, value in settings.items()
             if name not in KINDS_OF_GOALS
         }
+
+    def _keep_rewards(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """
+        Return arguments of a goal wrapper with the rewards that the model was trained with.
+
+        :param settings: the arguments, which may leave the rewards out
+        :raises ValueError: if they have other rewards
+        """
+        for name in ("goal_reward", "step_reward"):
+            learned = getattr(self, name)
+            if settings.setdefault(name, learned) != learned:
+                raise ValueError(
+                    f"goal_wrapper_kwargs must have {name}={learned}, with which the model was "
+                    f"trained, got {settings[name]}"
+                )
+        return settings
+
+    def _check_rewards(self, tracker: GoalTracker) -> None:
+        """
+        Raise a ValueError if a goal wrapper has other rewards than the model was trained with.
+
+        :param tracker: the goal wrapper's, or its first one
+        """
+        learned = (self.goal_reward, self.step_reward)
+        theirs = (tracker.goal_reward, tracker.step_reward)
+        if theirs != learned:
+            raise ValueError(
+                "env's goal wrapper must have the model's goal_reward and step_reward, "
+                f"{learned}, got {theirs}"
+            )
 
     def _kwargs_that_still_count(self) -> dict[str, Any]:
         """Return the user's arguments of goal wrappers, but those that the last wrapper says."""
@@ -298,26 +339,36 @@ class GoalAlgorithm(OffPolicyAlgorithm):
         :param custom_objects: by name, attributes to replace by others
         :param print_system_info: whether to print information on the systems that saved and load
         :param force_reset: whether to reset the environment before training goes on
-        :param kwargs: arguments of the constructor to change. ``goal_wrapper_kwargs`` take the
-            place of all that goal wrappers were given before
+        :param kwargs: arguments of the constructor to change, but not ``policy``.
+            ``goal_wrapper_kwargs`` take the place of all that goal wrappers were given before, but
+            a trained model keeps its rewards
         :return: the model
-        :raises ValueError: if an argument is out of its range. Or if ``goal_wrapper_kwargs`` are
-            given beside an ``env`` with a goal wrapper, or say of which kind goals are, which the
-            model knows
+        :raises ValueError: if an argument is out of its range, or ``policy`` is given. Or if
+            ``goal_wrapper_kwargs`` are given beside an ``env`` with a goal wrapper, say of which
+            kind goals are, which the model knows, or have other rewards than a trained model
         """
+        if "policy" in kwargs:
+            raise ValueError(
+                f"policy must be left out, got {kwargs['policy']!r}: the model goes on with the "
+                "policy that was saved"
+            )
         _warn_of_unknown(cls, kwargs)
         if "goal_wrapper_kwargs" in kwargs:
             settings = _checked_wrapper_kwargs(kwargs["goal_wrapper_kwargs"], env)
             kwargs = {**kwargs, "goal_wrapper_kwargs": settings, "_asked_of_wrapper": None}
-        window = kwargs.pop("stats_window_size", None)
-        if window is not None:
+        window = None
+        if "stats_window_size" in kwargs:
+            window = check_count("stats_window_size", kwargs.pop("stats_window_size"))
             # SB3 keeps it by another name.
-            kwargs["_stats_window_size"] = check_count("stats_window_size", window)
+            kwargs["_stats_window_size"] = window
         if env is not None:
             kwargs["n_envs"] = env.num_envs if isinstance(env, VecEnv) else 1
         model = super().load(
             path, None, device, custom_objects, print_system_info, force_reset, **kwargs
         )
+        if model._asked_of_wrapper == {}:
+            # An earlier version wrote this where goal_wrapper_kwargs say all.
+            model._asked_of_wrapper = None
         if window is not None:
             for name in ("ep_info_buffer", "ep_success_buffer"):
                 episodes = getattr(model, name)
@@ -331,10 +382,15 @@ class GoalAlgorithm(OffPolicyAlgorithm):
 
 
 def _warn_of_unknown(cls: type[GoalAlgorithm], kwargs: dict[str, Any]) -> None:
-    """Warn of arguments of ``load`` that no constructor of this class or of SB3's takes."""
+    """Warn of arguments of ``load`` that the constructor does not take."""
     known: set[str] = {"num_timesteps"}
     for kind in cls.__mro__[:-1]:
-        known |= inspect.signature(kind.__init__).parameters.keys()  # type: ignore[misc]
+        parameters = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
+        known |= parameters.keys()
+        kinds = [parameter.kind for parameter in parameters.values()]
+        if inspect.Parameter.VAR_KEYWORD not in kinds:
+            # It passes no further arguments on to the classes above it.
+            break
     unknown = [name for name in kwargs if name not in known and not name.startswith("_")]
     if unknown:
         warnings.warn(
@@ -358,7 +414,7 @@ def _checked_wrapper_kwargs(value: Any, env: GymEnv | None) -> dict[str, Any]:
             f"goal_wrapper_kwargs must leave out {' and '.join(known)}: the model knows of which "
             "kind its goals are. Other goals need a model of their own"
         )
-    return settings
+    return copy.deepcopy(settings)
 
 
 class _WatchCallback(BaseCallback):

@@ -32,8 +32,9 @@ class AdoptionMixin(ModelPart):
         :param env: an environment or a VecEnv, with a goal wrapper or without, of as many
             environments as before
         :param force_reset: whether to reset the environment before training goes on
-        :raises ValueError: if the environment comes with another goal buffer that is not empty, or
-            if the model is trained and the environment's goal wrapper gives other rewards
+        :raises ValueError: if the environment comes with another goal buffer that is not empty, if
+            its states are learned, and not of the model's ``state_class``, or if the model is
+            trained and the environment's goal wrapper gives other rewards
         :raises MemoryError: if replay memory and goals, once full, do not fit into the memory that
             is available
         """
@@ -42,14 +43,10 @@ class AdoptionMixin(ModelPart):
             env = wrap_goal_env(env, self._wrapper_settings())
         env = model._wrap_env(env)
         tracker = goal_trackers(env)[0]
-        theirs = (tracker.goal_reward, tracker.step_reward)
-        if model._n_updates and theirs != (model.goal_reward, model.step_reward):
-            raise ValueError(
-                "env's goal wrapper must have the model's goal_reward and step_reward, "
-                f"{(model.goal_reward, model.step_reward)}, got {theirs}"
-            )
-        # Both raise an error before anything has changed.
-        self._choose_goal_buffer(tracker.goal_buffer)
+        if model._n_updates:
+            model._check_rewards(tracker)
+        # All raise an error before anything has changed.
+        model._check_class_of(self._choose_goal_buffer(tracker.goal_buffer).states)
         check_memory_needs(model, env)
         super().set_env(env, force_reset)
         self._adopt_env(env)
@@ -60,13 +57,7 @@ class AdoptionMixin(ModelPart):
         model = self._model
         settings = model._kwargs_of_wrapper()
         if model._n_updates:
-            for name in ("goal_reward", "step_reward"):
-                learned = getattr(model, name)
-                if settings.setdefault(name, learned) != learned:
-                    raise ValueError(
-                        f"goal_wrapper_kwargs must have {name}={learned}, with which the model was "
-                        f"trained, got {settings[name]}"
-                    )
+            settings = model._keep_rewards(settings)
         settings["goal_buffer"] = self._known_goals()
         return settings
 

@@ -149,7 +149,8 @@ class ManyGoalsDQN(
         in each cycle of updates. Else it is 1e-3 until learning starts, and falls from there
         linearly to 0 at the end
     :param buffer_size: number of transitions in the replay memory, of all environments together.
-        If ``target_class`` is ``PlannedTargets``, nothing reads transitions and none are stored
+        If ``target_class`` is ``PlannedTargets`` and states are not learned, nothing reads
+        transitions and none are stored
     :param learning_starts: environment steps, with random actions, before the first update
     :param batch_size: number of states or transitions in an update, S
     :param tau: step of an update of the target network, in [0, 1]. None: 0.05, or 1.0, which copies
@@ -249,10 +250,6 @@ class ManyGoalsDQN(
     """The model of the world. None if ``goal_buffer`` is None."""
     targets: Targets
     """What updates learn from."""
-    goal_reward: float
-    """The goal wrapper's reward of a transition that reaches its goal."""
-    step_reward: float
-    """The goal wrapper's reward of every other transition."""
     goal_updates: NDArray[np.int64]
     """
     How often each goal was in an update, by its id, shape (capacity,). All 0 with
@@ -605,6 +602,8 @@ class ManyGoalsDQN(
         self._check_file_format()
         # Loading may have changed these.
         _check_unsupported(self.optimize_memory_usage, self.n_steps)
+        self.state_kwargs = check_kwargs("state_kwargs", self.state_kwargs)
+        self._check_states()
         self._check_targets()
         replay_class = self.replay_buffer_class or ManyGoalsReplayBuffer
         self.replay_buffer_class = replay_class
@@ -657,8 +656,24 @@ class ManyGoalsDQN(
         """Begin with the class of states that the user chose, after a check of its arguments."""
         assert self.goal_buffer is not None
         self._check_states_of(self.goal_buffer.observation_space, self.goal_buffer.state_key)
+        self._check_class_of(self.goal_buffer.states)
         if self._is_to_learn_states:
             self._use_learned_states()
+
+    def _check_class_of(self, states: ExactStates) -> None:
+        """
+        Raise a ValueError if states are learned, and not of the class that the user chose.
+
+        :param states: the states of a goal buffer
+        """
+        kind = self.state_class
+        if kind is None or not isinstance(states, LearnedStates):
+            return
+        if not (issubclass(kind, LearnedStates) and isinstance(states, kind)):
+            raise ValueError(
+                f"env's goal buffer has states of the class {type(states).__name__}, but the model "
+                f"has state_class={kind.__name__}: give it a goal buffer without state_class"
+            )
 
     def _take_given_at_loading(self) -> None:
         """
@@ -704,23 +719,22 @@ class ManyGoalsDQN(
         elif given.get("updates_per_step") is not None or rhythm.keys() <= given.keys():
             self._rhythm_is_given = False
 
-    def _take_states(self, has_new_class: bool) -> None:
+    def _take_states(self, is_class_given: bool) -> None:
         """
         Let the states that ``load`` was given take the place of those that were saved.
 
-        :param has_new_class: whether their class was given. If not, their arguments were
+        :param is_class_given: whether their class was given. If not, their arguments were
         """
-        self.state_kwargs = check_kwargs("state_kwargs", self.state_kwargs)
-        self._check_states()
-        if self._gave_up_states or has_new_class:
-            # It went over to bootstrapping because the states did not recur.
-            self._last_target_class = None
-        self._gave_up_states = False
         config = self.goal_config
         if config is None:
             return
         self._check_states_of(self.observation_space["observation"], config["state_key"])
-        kind = self.state_class if has_new_class else config["state_class"]
+        kind = self.state_class if is_class_given else config["state_class"]
+        is_new = (kind or ExactStates) is not (config["state_class"] or ExactStates)
+        if is_new or (self._gave_up_states and self.state_kwargs):
+            # It went over to bootstrapping because the states that it had did not recur.
+            self._last_target_class = None
+            self._gave_up_states = False
         is_learned = kind is not None and issubclass(kind, LearnedStates)
         kwargs = self._kwargs_of_learned_states if is_learned else {}
         self.goal_config = {**config, "state_class": kind, "state_kwargs": kwargs}
@@ -1360,7 +1374,9 @@ class ManyGoalsDQN(
 
         :param transitions: the recorded transitions
         :param n_updates: greatest number of updates. None: ``updates_per_step`` for each
-            transition, or what ``gradient_steps`` and ``train_freq`` say, if that counts steps
+            transition, or what ``gradient_steps`` and ``train_freq`` say. If the latter counts
+            episodes, ``gradient_steps=-1`` is one for each transition, and other numbers have no
+            effect
         :param tb_log_name: name of the run for TensorBoard
         :return: the model
         :raises TypeError: if ``transitions`` are no Transitions
@@ -1408,7 +1424,8 @@ class ManyGoalsDQN(
             self._choose_targets(self._learn_states_now())
             is_given = n_updates is not None
             if n_updates is None:
-                n_updates = int(self._updates_for_data * len(transitions))
+                # A rate such as 1/49 may be a little too small.
+                n_updates = int(round(self._updates_for_data * len(transitions), 6))
             if n_updates == 0:
                 warnings.warn(
                     f"{self._updates_for_data:g} updates for each transition are none for "

@@ -133,8 +133,8 @@ class SavingMixin(ModelPart):
         :param path: of the file. The ending ``.npz`` may be left out
         :raises TypeError: if the goals are in the replay memory
         :raises ValueError: if it is no such file, or of a model with other observations, another
-            number of actions, or another choice of ``state_key``, ``goal`` and ``reached``. Then
-            nothing has changed
+            number of actions, another choice of ``state_key``, ``goal`` and ``reached``, or other
+            states than the user's ``state_class``. Then nothing has changed
         :raises MemoryError: if so many goals do not fit into the memory that is available
         :raises OSError: if the file cannot be read
         """
@@ -172,7 +172,7 @@ class SavingMixin(ModelPart):
         self._check_states_of_file(path, "learned_times" in arrays, known)
         if "learned_times" in arrays and not isinstance(known.states, LearnedStates):
             config["state_class"] = LearnedStates
-            config["state_kwargs"] = model.state_kwargs or {}
+            config["state_kwargs"] = model._kwargs_of_learned_states
         goal_buffer = GoalBuffer(known.observation_space, **config)
         goal_buffer.restore({**arrays, "capacity": capacity})
         model._adopt_goals(goal_buffer)
@@ -396,9 +396,10 @@ class SavingMixin(ModelPart):
         :param custom_objects: by name, attributes to replace by others
         :param print_system_info: whether to print information on the systems that saved and load
         :param force_reset: whether to reset the environment before training goes on
-        :param kwargs: arguments of the constructor to change, with the same meaning. None of
-            ``train_freq``, ``gradient_steps`` and ``tau`` is their default. ``goal_wrapper_kwargs``
-            take the place of all that goal wrappers were given before
+        :param kwargs: arguments of the constructor to change, with the same meaning, but not
+            ``policy``. None of ``train_freq``, ``gradient_steps`` and ``tau`` is their default.
+            ``goal_wrapper_kwargs`` take the place of all that goal wrappers were given before, but
+            a trained model keeps its rewards
         :return: the model
         :raises TypeError: if an argument is of another type than in the constructor
         :raises ValueError: if an earlier version wrote the file, or something does not fit

@@ -235,6 +235,25 @@ def test_the_settings_of_a_goal_wrapper_of_the_users_are_kept(tmp_path):
     assert tracker.max_episode_steps == 50
 
 
+def test_a_trained_model_keeps_its_rewards(tmp_path):
+    model = make_model(NumberedCorridor(), goal_wrapper_kwargs={"step_reward": -1.0}).learn(50)
+    model.save(tmp_path / "model")
+    loaded = TabularAllGoals.load(
+        tmp_path / "model", NumberedCorridor(), goal_wrapper_kwargs={"max_episode_steps": 9}
+    )
+    (tracker,) = goal_trackers(loaded.get_env())
+    assert (tracker.step_reward, tracker.max_episode_steps) == (-1.0, 9)
+    others = {"goal_wrapper_kwargs": {"step_reward": -0.5}}
+    with pytest.raises(ValueError, match=r"goal_wrapper_kwargs must have step_reward=-1\.0"):
+        TabularAllGoals.load(tmp_path / "model", NumberedCorridor(), **others)
+    goals = GoalBuffer(spaces.Discrete(6), 6)
+    env = GoalBufferWrapper(NumberedCorridor(), goals, step_reward=-0.5)
+    with pytest.raises(ValueError, match=r"must have the model's goal_reward and step_reward"):
+        loaded.set_env(env)
+    # Nothing was learned with the rewards of an untrained model.
+    make_model(NumberedCorridor()).set_env(env)
+
+
 def test_what_another_environment_holds_out_is_known_to_a_loaded_model(tmp_path):
     model = make_model(NumberedCorridor())
     held_out = GoalBuffer(spaces.Discrete(6), 6, held_out=np.array([2]))

@@ -337,6 +337,8 @@ def test_no_update_and_too_small_a_memory_are_warned_of():
         ({"train_freq": 2, "gradient_steps": 3}, 150),
         ({"gradient_steps": -1}, 100),
         ({"train_freq": (1, "episode"), "gradient_steps": -1}, 100),
+        # As a float, 29 / 100 * 100 is a little less than 29.
+        ({"train_freq": 100, "gradient_steps": 29}, 29),
         # SB3's default of the other argument.
         ({"train_freq": 5}, 20),
         ({"updates_per_step": 0.5}, 50),

@@ -300,6 +300,12 @@ def test_arguments_of_the_replay_memory_that_would_not_be_used_are_refused(tmp_p
         ({"buffer_size": 0}, "buffer_size must be a whole number, at least 1, got 0"),
         ({"learning_rate": -1e-3}, "learning_rate must be a number"),
         ({"stats_window_size": 0}, "stats_window_size must be a whole number, at least 1, got 0"),
+        ({"stats_window_size": None}, "stats_window_size must be a whole number, at least 1, got"),
+        ({"policy": "CnnPolicy"}, "policy must be left out, got 'CnnPolicy'"),
+        (
+            {"target_class": TDTargets, "goals_in_replay": True, "state_class": LearnedStates},
+            "goals_in_replay: goals are forgotten, and so are states",
+        ),
         ({"gradient_steps": -5}, "gradient_steps must be a whole number, at least -1, got -5"),
         ({"train_freq": 0}, "train_freq must be a whole number"),
         ({"train_freq": 5, "updates_per_step": 0.3}, "updates_per_step takes the place of"),
@@ -401,6 +407,76 @@ def test_states_are_learned_with_goals_that_the_user_gives_at_loading_too(tmp_pa
     assert loaded.goal_buffer is goals
     assert isinstance(loaded.world.identity, LearnedStates)
     assert loaded.world.identity is goals.states
+
+
+def test_saved_arguments_of_states_are_checked_with_targets_given_at_loading(tmp_path):
+    model = make_model(state_kwargs={"n_updates": 50})
+    with pytest.raises(ValueError, match=r"state_kwargs .* given, but states will not be learned"):
+        reloaded(model, tmp_path, target_class=TDTargets)
+
+
+def test_states_of_a_given_goal_buffer_must_be_of_the_class_that_the_user_chose(tmp_path):
+    own_class = type("OwnStates", (LearnedStates,), {})
+    goals = GoalBuffer(Corridor().observation_space, state_class=LearnedStates)
+    for kind in (ExactStates, own_class):
+        message = f"has states of the class LearnedStates, but .* state_class={kind.__name__}"
+        with pytest.raises(ValueError, match=message):
+            make_model(GoalBufferWrapper(Corridor(), goals), state_class=kind)
+    quick = {"state_class": LearnedStates, "state_kwargs": {"n_updates": 10}}
+    known = make_model(**quick).learn(30).goal_buffer
+    assert len(known) > 0
+    with pytest.raises(ValueError, match="but the model has state_class=ExactStates"):
+        reloaded(
+            make_model(), tmp_path, GoalBufferWrapper(Corridor(), known), state_class=ExactStates
+        )
+
+
+def test_targets_stay_if_loading_is_given_the_states_that_there_are(tmp_path):
+    model = make_model(state_class=ExactStates).learn(30)
+    model._go_over_to(TDTargets)
+    model.save_all(tmp_path)
+    for given in (ExactStates, None):
+        loaded = ManyGoalsDQN.load_all(tmp_path, Corridor(), state_class=given)
+        assert isinstance(loaded.targets, TDTargets)
+        assert th.equal(parameters(loaded), parameters(model))
+
+
+def test_a_loaded_world_learns_states_with_the_seed_of_the_model(tmp_path):
+    model = make_model(state_class=LearnedStates, state_kwargs={"n_updates": 10}).learn(30)
+    model.save_world(tmp_path / "world")
+    other = make_model(seed=5, state_kwargs={"n_updates": 20})
+    other.load_world(tmp_path / "world")
+    assert other.goal_buffer.config["state_kwargs"] == {"n_updates": 20, "seed": 5}
+
+
+def test_arguments_of_a_selector_may_be_changed_for_another_model(tmp_path):
+    settings = {"selector_class": LearningProgressSelector, "selector_kwargs": {"m": 5}}
+    model = make_model(goal_wrapper_kwargs=settings)
+    settings["selector_kwargs"]["m"] = 2
+    selector = model.selector
+    model.set_env(Corridor())
+    assert model.selector is selector
+    loaded = reloaded(model, tmp_path, goal_wrapper_kwargs=settings)
+    settings["selector_kwargs"]["m"] = 3
+    loaded.set_env(Corridor())
+    assert tracker_of(loaded).selector_kwargs == {"m": 2}
+
+
+def test_files_in_which_the_goal_wrapper_says_nothing_keep_its_arguments(tmp_path):
+    model = make_model(goal_wrapper_kwargs={"max_episode_steps": 7})
+    earlier = {"_asked_of_wrapper": {}, "goal_wrapper_kwargs": {"max_episode_steps": 7}}
+    loaded = reloaded(model, tmp_path, Corridor(), custom_objects=earlier)
+    assert tracker_of(loaded).max_episode_steps == 7
+
+
+def test_a_window_of_statistics_may_be_a_number_of_numpy(tmp_path):
+    model = make_model().learn(30)
+    assert reloaded(model, tmp_path, stats_window_size=np.int64(7)).ep_info_buffer.maxlen == 7
+
+
+def test_arguments_that_only_other_learners_take_are_warned_of_at_loading(tmp_path):
+    with pytest.warns(UserWarning, match="load was given action_noise, which ManyGoalsDQN does"):
+        reloaded(make_model(), tmp_path, action_noise=None)
 
 
 @pytest.mark.parametrize("is_given_up", [False, True])
