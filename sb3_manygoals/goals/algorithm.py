@@ -50,9 +50,9 @@ class GoalAlgorithm(OffPolicyAlgorithm):
     rng: np.random.Generator
     """Its own random generator."""
     goal_reward: float
-    """The reward for reaching the goal."""
+    """The goal wrapper's reward of a transition that reaches its goal."""
     step_reward: float
-    """The reward of every other step."""
+    """The goal wrapper's reward of every other transition."""
     goal_wrapper_kwargs: dict[str, Any]
     """
     What the user gave for the goal wrapper that is put around an environment without one. Where

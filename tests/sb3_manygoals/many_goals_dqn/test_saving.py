@@ -302,10 +302,6 @@ def test_arguments_of_the_replay_memory_that_would_not_be_used_are_refused(tmp_p
         ({"stats_window_size": 0}, "stats_window_size must be a whole number, at least 1, got 0"),
         ({"stats_window_size": None}, "stats_window_size must be a whole number, at least 1, got"),
         ({"policy": "CnnPolicy"}, "policy must be left out, got 'CnnPolicy'"),
-        (
-            {"target_class": TDTargets, "goals_in_replay": True, "state_class": LearnedStates},
-            "goals_in_replay: goals are forgotten, and so are states",
-        ),
         ({"gradient_steps": -5}, "gradient_steps must be a whole number, at least -1, got -5"),
         ({"train_freq": 0}, "train_freq must be a whole number"),
         ({"train_freq": 5, "updates_per_step": 0.3}, "updates_per_step takes the place of"),
@@ -413,6 +409,9 @@ def test_saved_arguments_of_states_are_checked_with_targets_given_at_loading(tmp
     model = make_model(state_kwargs={"n_updates": 50})
     with pytest.raises(ValueError, match=r"state_kwargs .* given, but states will not be learned"):
         reloaded(model, tmp_path, target_class=TDTargets)
+    model = make_model(state_class=LearnedStates)
+    with pytest.raises(ValueError, match="goals_in_replay: goals are forgotten, and so are states"):
+        reloaded(model, tmp_path, target_class=TDTargets, goals_in_replay=True)
 
 
 def test_states_of_a_given_goal_buffer_must_be_of_the_class_that_the_user_chose(tmp_path):
