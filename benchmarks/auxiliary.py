@@ -26,7 +26,7 @@ from sb3_manygoals.auxiliary import (
     RewardPredictionCallback,
 )
 
-Agent = Literal["many_goals", "a2c", "pixel_control", "reward_prediction"]
+Agent = Literal["many_goals", "a2c", "pixel_control", "reward_prediction", "shuffled_goals"]
 
 CALLBACKS: dict[str, Any] = {
     "many_goals": ManyGoalsCallback,
@@ -36,12 +36,40 @@ CALLBACKS: dict[str, Any] = {
 """Auxiliary tasks; the agent a2c has none."""
 
 
+class ShuffledGoalsPolicy(AuxiliaryActorCriticPolicy):
+    """
+    A control for many goals: each trajectory of an update takes the goal of another one.
+
+    All else is as in A2C with many goals. In particular, the rewards are still those of a
+    trajectory's own goal. So the auxiliary loss has targets of the same kind, and trains the same
+    layers, but the goals that the network sees say nothing about them. What this agent gains over
+    A2C, many goals do not gain by learning about goals.
+    """
+
+    def goal_values(self, observations: th.Tensor, target: bool = False) -> th.Tensor:
+        """
+        Compute the values of trajectories, each for the goal of the trajectory before it.
+
+        The values in a trajectory's last observation are wrong, but its loss does not need them:
+        this observation is the trajectory's own goal, whose reward is the whole target.
+
+        :param observations: shape (B, n + 1, *observation_space.shape). The last observation of
+            each trajectory is its own goal
+        :param target: whether to use the target network
+        :return: values of all actions, shape (B, n, A), as in A2C with many goals
+        """
+        # Trajectories are sampled at random, so those of any two rows have nothing in common.
+        goals = observations[:, -1:].roll(1, dims=0)
+        return super().goal_values(th.cat([observations[:, :-1], goals], dim=1), target)
+
+
 @dataclass(frozen=True)
 class AuxiliaryConfig(A2CConfig):
     """Train A2C with an auxiliary task, or without. The defaults are the paper's."""
 
     agent: Agent = "many_goals"
-    """A2C alone, or with one auxiliary task."""
+    """A2C alone, or with one auxiliary task. The control shuffled_goals is many_goals with goals of
+    other trajectories."""
     weight: float | None = None
     """Weight of the auxiliary loss; by default that of its source."""
     update: Literal["two_steps", "joint"] | None = None
@@ -112,12 +140,16 @@ def make(config: AuxiliaryConfig) -> tuple[A2C, dict[str, AuxiliaryCallback]]:
     kind = config.kind
     env = kind.make(config, config.n_envs)
     settings = a2c.settings(config)
-    tasks = [] if config.agent == "a2c" else [config.agent]
+    policy = AuxiliaryActorCriticPolicy
+    tasks: list[str] = [] if config.agent == "a2c" else [config.agent]
+    if config.agent == "shuffled_goals":
+        policy = ShuffledGoalsPolicy
+        tasks = ["many_goals"]
     settings["policy_kwargs"] |= {"embedding_dim": config.embedding_dim, "tasks": tasks}
     if kind.cell is not None:
         assert env.observation_space.shape is not None
         settings["policy_kwargs"] |= {"crop": max(env.observation_space.shape), "cell": kind.cell}
-    model = A2C(AuxiliaryActorCriticPolicy, env, device="cpu", **settings)
+    model = A2C(policy, env, device="cpu", **settings)
     weight = () if config.weight is None else (config.weight,)
     update = {} if config.update is None else {"update": config.update}
     callbacks: dict[str, AuxiliaryCallback] = {}
@@ -146,6 +178,6 @@ def paper_score(config: AuxiliaryConfig) -> float | None:
     :return: the score; None, if the paper has none
     """
     table = scores.read_table("paper_auxiliary_scores")
-    if config.world != "atari" or config.game not in table.index:
+    if config.world != "atari" or config.game not in table.index or config.agent not in table:
         return None
     return float(table.loc[config.game, config.agent])

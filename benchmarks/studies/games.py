@@ -45,6 +45,7 @@ class GamesStudyConfig(StudyConfig):
     """
     Six agents in 49 games: carry out what has not finished.
 
+    A seventh, shuffled-goals, is a control for many-goals. It is run only if ``only`` names it.
     Then: ``report ROOT --output FILE.html``.
     """
 
@@ -74,8 +75,11 @@ class GamesStudyConfig(StudyConfig):
             "many-goals": {"agent": "many_goals"},
             "reward-prediction-pretraining": {**pretrained, "agent": "reward_prediction"},
             "many-goals-pretraining": {**pretrained, "agent": "many_goals"},
+            "shuffled-goals": {"agent": "shuffled_goals"},
         }
-        return Study("games", "auxiliary", agents, GAMES, self.steps, ROWS)
+        return Study(
+            "games", "auxiliary", agents, GAMES, self.steps, ROWS, on_request=("shuffled-goals",)
+        )
 
 
 BETA_AGENTS: dict[str, Options] = {

@@ -60,6 +60,8 @@ class Study:
     """Whether other games may be asked for."""
     most_seeds: Mapping[str, int] = field(default_factory=dict)
     """Number of seeds of agents that are run with fewer than others."""
+    on_request: Sequence[str] = ()
+    """Agents that are run only if they are asked for by name."""
 
     def specs(
         self,
@@ -74,7 +76,7 @@ class Study:
         :param seeds: number of seeds, from 0 on
         :param steps: environment steps of a run; by default those of the study
         :param games: games to run; by default those of the study
-        :param only: agents to run; by default all
+        :param only: agents to run; by default all that need not be asked for
         :return: a spec for each run
         :raises SuiteError: if there are no seeds, or an agent or a game is unknown
         """
@@ -85,7 +87,7 @@ class Study:
             check_known("games", games, self.games)
         wanted = games or self.games
         where = wanted if self.any_game else [game for game in self.games if game in wanted]
-        agents = [agent for agent in self.agents if not only or agent in only]
+        agents = [agent for agent in self.agents if agent in (only or self._by_default)]
         return [
             self._spec(agent, game, seed, steps)
             for seed in range(seeds)
@@ -106,6 +108,11 @@ class Study:
         if agent not in self.agents or not (self.any_game or spec.game in self.games):
             return False
         return spec == self._spec(agent, spec.game, spec.seed, steps)
+
+    @property
+    def _by_default(self) -> list[str]:
+        """The agents that are run if none is asked for."""
+        return [agent for agent in self.agents if agent not in self.on_request]
 
     def _spec(self, agent: str, game: str, seed: int, steps: int | None) -> Spec:
         """Return the spec of one run."""
@@ -325,7 +332,7 @@ class StudyConfig(SuiteConfig, ABC):
     games: tuple[str, ...] = ()
     """Games, or ids of environments; by default those of the study."""
     only: tuple[str, ...] = ()
-    """Agents to run; by default all."""
+    """Agents to run; by default all, but for controls."""
 
     @property
     @abstractmethod
