@@ -12,7 +12,8 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from benchmarks import auxiliary, pretraining
 from benchmarks.agents.a2c import LAST, ScoreCallback
-from benchmarks.auxiliary import CALLBACKS, WORLDS, AuxiliaryConfig, paper_score
+from benchmarks.auxiliary import CALLBACKS, WORLDS, AuxiliaryConfig, make, paper_score
+from sb3_manygoals.auxiliary import AuxiliaryActorCriticPolicy
 from sb3_manygoals.checkpoint import checkpoints, read_checkpoint
 from tests.benchmarks.command_line import command, printed, rows_of
 from tests.sb3_manygoals.auxiliary.story import stories
@@ -55,7 +56,7 @@ def read(path):
 @pytest.mark.parametrize(
     ("world", "agent"),
     [
-        *(("two_rooms", agent) for agent in ("a2c", *CALLBACKS)),
+        *(("two_rooms", agent) for agent in ("a2c", *CALLBACKS, "shuffled_goals")),
         ("minigrid", "pixel_control"),
         ("minatar", "pixel_control"),
     ],
@@ -88,10 +89,11 @@ def test_a_run(world, agent, tmp_path):
     assert score["score"] == pytest.approx(float(curve[-1]["episode_return"]), rel=1e-5)
     # Each of 16 worlds takes 30 steps, and an episode has at most 10.
     assert score["episodes"] >= 48
-    if agent != "a2c":
-        assert any(row[f"auxiliary/{agent}_loss"] for row in rows_of(folder / "progress.csv"))
+    tasks = {"a2c": (), "shuffled_goals": ("many_goals",)}.get(agent, (agent,))
+    for task in tasks:
+        assert any(row[f"auxiliary/{task}_loss"] for row in rows_of(folder / "progress.csv"))
     policy = A2C.load(folder / "model.zip").policy
-    assert (policy.tasks, policy.features_dim) == (() if agent == "a2c" else (agent,), 16)
+    assert (policy.tasks, policy.features_dim) == (tasks, 16)
     assert (policy.crop, policy.cell) == CELLS[world]
 
 
@@ -132,6 +134,38 @@ def test_going_on_is_as_if_it_had_not_stopped(world, agent, tmp_path):
     record = read(stopped / "config.json")
     # The record has the steps with which the run was resumed.
     assert (len(record["resumed"]), record["settings"]["steps"]) == (1, steps)
+
+
+def test_shuffled_goals_are_of_other_trajectories_and_rewards_of_their_own(tmp_path):
+    model, tasks = make(tiny("two_rooms", "shuffled_goals", tmp_path))
+    callback = tasks["many_goals"]
+    model.learn(480, callback)
+    # Else the target network would be that of the learner.
+    callback.n_updates = 1
+    with th.no_grad():
+        loss = callback.loss(model.policy, callback.episodes, np.random.default_rng(8))
+    batch = callback.episodes.sample(16, 5, np.random.default_rng(8))
+    assert len(np.unique(batch.observations[:, -1], axis=0)) > 1
+
+    def values(state, goal, target):
+        """Return the values of actions in one state for one goal, as with many goals."""
+        # The target network leaves out the first observation, the other one the last.
+        trajectory = th.as_tensor(np.stack([state] * (1 + target) + [goal]))
+        with th.no_grad():
+            found = AuxiliaryActorCriticPolicy.goal_values(model.policy, trajectory[None], target)
+        return found[0, 0].numpy()
+
+    errors = []
+    for row, length in enumerate(batch.lengths):
+        states = batch.observations[row]
+        others_goal = batch.observations[row - 1, -1]
+        for step in range(length):
+            expected = 0.0
+            if not np.array_equal(states[step + 1], states[-1]):
+                expected = -0.1 + 0.99 * values(states[step + 1], others_goal, True).max()
+            found = values(states[step], others_goal, False)[batch.actions[row, step]]
+            errors.append((found - expected) ** 2)
+    assert loss.item() == pytest.approx(np.mean(errors), rel=1e-5)
 
 
 @pytest.mark.parametrize(

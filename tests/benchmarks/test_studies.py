@@ -13,7 +13,7 @@ import pytest
 from stable_baselines3 import A2C
 
 from benchmarks.agents.mastery import make
-from benchmarks.auxiliary import AuxiliaryConfig
+from benchmarks.auxiliary import AuxiliaryConfig, paper_score
 from benchmarks.mastery import MasteryConfig
 from benchmarks.pretraining import PretrainingConfig
 from benchmarks.report.runs import read
@@ -115,6 +115,16 @@ def test_the_papers_experiments_are_its_recipe():
     assert len(BetaStudyConfig().specs()) == 8 * 7 * 3
     one = configuration(BetaStudyConfig(only=("beta-0.02",)).specs()[0])
     assert one == AuxiliaryConfig(game="Atlantis", weight=0.02, progress_bar=False)
+
+
+def test_the_control_of_the_games_is_run_only_if_it_is_asked_for():
+    games = {"seeds": 1, "games": ("Pong",)}
+    assert len(GamesStudyConfig(**games).specs()) == 6
+    (asked,) = GamesStudyConfig(**games, only=("shuffled-goals",)).specs()
+    config = configuration(asked)
+    assert (asked.agent, config.agent, config.weight) == ("shuffled-goals", "shuffled_goals", None)
+    assert paper_score(config) is None
+    assert GamesStudyConfig(**games).study.has(asked)
 
 
 def test_games_agents_and_steps_can_be_chosen():
@@ -248,7 +258,7 @@ def test_rates_are_of_agents_of_the_study_by_their_short_or_long_names(tmp_path)
         assert done.stderr.endswith(f", got {name}")
     done = dry("games-study", "--games", "Pong", "--steps-per-second", "A2C", "723")
     known = "a2c, pixel-control, reward-prediction, many-goals, reward-prediction-pretraining, "
-    assert f"must be of {known}many-goals-pretraining, got A2C" in done.stderr
+    assert f"must be of {known}many-goals-pretraining, shuffled-goals, got A2C" in done.stderr
 
 
 def test_a_short_run_gives_a_long_one_its_rate(tmp_path):
