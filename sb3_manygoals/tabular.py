@@ -297,14 +297,12 @@ class TabularAllGoals(GoalAlgorithm):
         :raises ValueError: if its goal buffer does not hold out what the model held out, or if the
             model is trained and its goal wrapper gives other rewards
         """
-        # Files of earlier versions do not have the rewards.
-        has_learned = self.num_timesteps > 0 and hasattr(self, "goal_reward")
         if not is_goal_wrapped(env):
             known = self.goal_buffer
             if known is None:
                 known = GoalBuffer(env.observation_space, **self.goal_config)
             settings = self._kwargs_of_wrapper()
-            if has_learned:
+            if self._is_trained:
                 settings = self._keep_rewards(settings)
             env = _with_room_for_all(env, {**settings, "goal_buffer": known})
         else:
@@ -312,10 +310,16 @@ class TabularAllGoals(GoalAlgorithm):
             _check_goals_are_states(tracker.goal_buffer)
             if self.env is None:
                 tracker.goal_buffer.check_held_out(self.goal_config["held_out"])
-            if has_learned:
+            if self._is_trained:
                 self._check_rewards(tracker)
         super().set_env(env, force_reset)
         self._adopt_wrapper()
+
+    @property
+    def _is_trained(self) -> bool:
+        """Whether the model has learned with its rewards. Values start at zero."""
+        # Files of earlier versions do not have the rewards.
+        return hasattr(self, "goal_reward") and bool(self.table.values.any())
 
     def _adopt_wrapper(self) -> None:
         """Note how the goal wrapper's goals, rewards and episodes are."""

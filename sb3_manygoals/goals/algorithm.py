@@ -7,6 +7,7 @@ import inspect
 import io
 import pathlib
 import warnings
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
@@ -55,9 +56,9 @@ class GoalAlgorithm(OffPolicyAlgorithm):
     """The goal wrapper's reward of every other transition."""
     goal_wrapper_kwargs: dict[str, Any]
     """
-    What the user gave for the goal wrapper that is put around an environment without one. Where
-    arguments say how episodes are, those of the last environment's goal wrapper take their place,
-    and a saved file has them there only.
+    What the user gave for the goal wrapper that is put around an environment without one. Some
+    arguments say how episodes are. Those that the last environment's goal wrapper was given take
+    their place, and only those are saved.
     """
 
     # What the goal wrapper of the last environment was given. It takes the place of those arguments
@@ -120,9 +121,7 @@ class GoalAlgorithm(OffPolicyAlgorithm):
 
     def _note_wrapper(self) -> None:
         """Note what the goal wrapper was given, for environments that come without one."""
-        asked = goal_trackers(self._require_env())[0].asked
-        # The user may go on to change the arguments of a selector, for another model.
-        self._asked_of_wrapper = {name: copy.copy(value) for name, value in asked.items()}
+        self._asked_of_wrapper = dict(goal_trackers(self._require_env())[0].asked)
 
     def _kwargs_of_wrapper(self) -> dict[str, Any]:
         """
@@ -139,6 +138,11 @@ class GoalAlgorithm(OffPolicyAlgorithm):
             for name, value in settings.items()
             if name not in KINDS_OF_GOALS
         }
+
+    @property
+    @abstractmethod
+    def _is_trained(self) -> bool:
+        """Whether the model has learned with its rewards."""
 
     def _keep_rewards(self, settings: dict[str, Any]) -> dict[str, Any]:
         """
@@ -374,6 +378,9 @@ class GoalAlgorithm(OffPolicyAlgorithm):
                 episodes = getattr(model, name)
                 if episodes is not None:
                     setattr(model, name, deque(episodes, maxlen=window))
+        if "goal_wrapper_kwargs" in kwargs and model._is_trained:
+            # With an environment, set_env would find it out. Without one, nothing else would.
+            model._keep_rewards(dict(model.goal_wrapper_kwargs))
         if env is not None:
             model.set_env(env, force_reset)
             if model.env is not None and model.seed is not None:
@@ -388,8 +395,10 @@ def _warn_of_unknown(cls: type[GoalAlgorithm], kwargs: dict[str, Any]) -> None:
         parameters = inspect.signature(kind.__init__).parameters  # type: ignore[misc]
         known |= parameters.keys()
         kinds = [parameter.kind for parameter in parameters.values()]
-        if inspect.Parameter.VAR_KEYWORD not in kinds:
-            # It passes no further arguments on to the classes above it.
+        is_own = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+        if is_own and inspect.Parameter.VAR_KEYWORD not in kinds:
+            # The classes above it are SB3's, and have arguments that it does not take. A user's
+            # subclass may take fewer arguments, but loading changes them all the same.
             break
     unknown = [name for name in kwargs if name not in known and not name.startswith("_")]
     if unknown:

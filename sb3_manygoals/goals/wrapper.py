@@ -34,7 +34,7 @@ from sb3_manygoals.goals.sources import (
 from sb3_manygoals.goals.spaces import check_goal_space
 from sb3_manygoals.goals.tracker import GoalTracker, ResetWorlds
 from sb3_manygoals.terminal_watch import TerminalWatch
-from sb3_manygoals.validation import check_chosen, one_action
+from sb3_manygoals.validation import check_chosen, check_kwargs, one_action
 from sb3_manygoals.vec_env import can_reset_single_envs, current_reset_infos
 from sb3_manygoals.world import StateKey
 
@@ -178,6 +178,7 @@ class GoalBufferWrapper(
             "reached": reached,
             "goal_list": goal_list,
         }
+        selector_kwargs = _own_kwargs(selector_kwargs)
         settings: dict[str, Any] = {
             "goal_buffer": goal_buffer,
             "selector_class": selector_class,
@@ -462,6 +463,7 @@ class VecGoalBufferWrapper(VecEnvWrapper):
                 f"venv must be a VecEnv of SB3, got {venv!r}: put GoalBufferWrapper around a "
                 "single environment, and GymnasiumVecEnv around a vector environment of Gymnasium"
             )
+        selector_kwargs = _own_kwargs(selector_kwargs)
         asked = _asked(
             {
                 "selector_class": selector_class,
@@ -852,6 +854,13 @@ def _bind_again(goal_buffer: GoalBuffer, env: gym.Env[Any, Any] | VecEnv) -> Non
     reached = goal_buffer.achievement.reached
     if isinstance(reached, EnvReached) and not reached.is_bound:
         reached.bind(caller_of(env))
+
+
+def _own_kwargs(selector_kwargs: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a copy of a selector's arguments: the user may change theirs for another wrapper."""
+    if selector_kwargs is None:
+        return None
+    return copy.deepcopy(check_kwargs("selector_kwargs", selector_kwargs))
 
 
 def _asked(arguments: dict[str, Any]) -> dict[str, Any]:

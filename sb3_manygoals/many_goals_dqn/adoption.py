@@ -43,7 +43,7 @@ class AdoptionMixin(ModelPart):
             env = wrap_goal_env(env, self._wrapper_settings())
         env = model._wrap_env(env)
         tracker = goal_trackers(env)[0]
-        if model._n_updates:
+        if model._is_trained:
             model._check_rewards(tracker)
         # All raise an error before anything has changed.
         model._check_class_of(self._choose_goal_buffer(tracker.goal_buffer).states)
@@ -56,7 +56,7 @@ class AdoptionMixin(ModelPart):
         """Return the arguments of the goal wrapper to put around another environment."""
         model = self._model
         settings = model._kwargs_of_wrapper()
-        if model._n_updates:
+        if model._is_trained:
             settings = model._keep_rewards(settings)
         settings["goal_buffer"] = self._known_goals()
         return settings

@@ -372,7 +372,7 @@ class ManyGoalsDQN(
         self._tau_is_given: bool | None = tau is not None if _init_setup_model else None
         self.updates_as_needed = updates_as_needed
         self.target_class = target_class
-        self.target_kwargs = target_kwargs
+        self.target_kwargs = _own_kwargs("target_kwargs", target_kwargs)
         self.state_class = state_class
         self.state_kwargs = check_kwargs("state_kwargs", state_kwargs)
         self.goals_in_replay = goals_in_replay
@@ -526,7 +526,7 @@ class ManyGoalsDQN(
         loading has changed.
         """
         first = self._first_target_class
-        kwargs = check_kwargs("target_kwargs", self.target_kwargs)
+        kwargs = self.target_kwargs or {}
         if not (isinstance(first, type) and issubclass(first, Targets)):
             raise TypeError(
                 "target_class must be TDTargets, PlannedTargets or another subclass of Targets, "
@@ -603,6 +603,7 @@ class ManyGoalsDQN(
         # Loading may have changed these.
         _check_unsupported(self.optimize_memory_usage, self.n_steps)
         self.state_kwargs = check_kwargs("state_kwargs", self.state_kwargs)
+        self.target_kwargs = _own_kwargs("target_kwargs", self.target_kwargs)
         self._check_states()
         self._check_targets()
         replay_class = self.replay_buffer_class or ManyGoalsReplayBuffer
@@ -658,6 +659,13 @@ class ManyGoalsDQN(
         self._check_states_of(self.goal_buffer.observation_space, self.goal_buffer.state_key)
         self._check_class_of(self.goal_buffer.states)
         if self._is_to_learn_states:
+            n_goals = len(self.goal_buffer)
+            if n_goals:
+                warnings.warn(
+                    f"the {n_goals} goals in env's goal buffer are forgotten: with "
+                    "state_class=LearnedStates, goals are found anew once states are learned",
+                    stacklevel=4,
+                )
             self._use_learned_states()
 
     def _check_class_of(self, states: ExactStates) -> None:
@@ -757,6 +765,11 @@ class ManyGoalsDQN(
         if per_step is not None:
             self.train_freq, self.gradient_steps = update_rhythm(per_step, self.n_envs)
             self._convert_train_freq()
+
+    @property
+    def _is_trained(self) -> bool:
+        """Whether the model has learned with its rewards."""
+        return self._n_updates > 0
 
     @property
     def _is_to_learn_states(self) -> bool:
@@ -1497,6 +1510,11 @@ def _ends_of_steps(
             for key, values in next_obs.items():
                 values[row] = terminal[key]
     return next_obs
+
+
+def _own_kwargs(name: str, value: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a copy of arguments: the user may change theirs for another model. None stays None."""
+    return None if value is None else check_kwargs(name, value)
 
 
 def _check_unsupported(optimize_memory_usage: bool, n_steps: int) -> None:

@@ -246,6 +246,10 @@ def test_a_trained_model_keeps_its_rewards(tmp_path):
     others = {"goal_wrapper_kwargs": {"step_reward": -0.5}}
     with pytest.raises(ValueError, match=r"goal_wrapper_kwargs must have step_reward=-1\.0"):
         TabularAllGoals.load(tmp_path / "model", NumberedCorridor(), **others)
+    # Neither without an environment, nor with a number of steps that counts from the beginning.
+    for further in ({}, {"env": NumberedCorridor(), "num_timesteps": 0}):
+        with pytest.raises(ValueError, match=r"goal_wrapper_kwargs must have step_reward=-1\.0"):
+            TabularAllGoals.load(tmp_path / "model", **further, **others)
     goals = GoalBuffer(spaces.Discrete(6), 6)
     env = GoalBufferWrapper(NumberedCorridor(), goals, step_reward=-0.5)
     with pytest.raises(ValueError, match=r"must have the model's goal_reward and step_reward"):

@@ -5,6 +5,7 @@ import pickle
 import re
 import sys
 import threading
+from types import MappingProxyType
 
 import gymnasium as gym
 import numpy as np
@@ -12,8 +13,15 @@ import pytest
 import torch as th
 from stable_baselines3 import DQN, HerReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv
 
-from sb3_manygoals import GoalBuffer, GoalBufferWrapper, ManyGoalsDQN, evaluate_mastery
+from sb3_manygoals import (
+    GoalBuffer,
+    GoalBufferWrapper,
+    ManyGoalsDQN,
+    VecGoalBufferWrapper,
+    evaluate_mastery,
+)
 from sb3_manygoals.goals import UNKNOWN, LearningProgressSelector, UniformSelector
 from sb3_manygoals.goals.wrapping import goal_trackers
 from sb3_manygoals.many_goals_dqn import (
@@ -399,8 +407,10 @@ def test_states_are_learned_with_goals_that_the_user_gives_at_loading_too(tmp_pa
     # As in the constructor.
     goals = goals_of(np.eye(6, dtype=np.uint8), Corridor().observation_space)
     env = GoalBufferWrapper(Corridor(), goals)
-    loaded = reloaded(make_model(state_class=LearnedStates), tmp_path, env)
+    with pytest.warns(UserWarning, match="the 6 goals in env's goal buffer are forgotten"):
+        loaded = reloaded(make_model(state_class=LearnedStates), tmp_path, env)
     assert loaded.goal_buffer is goals
+    assert len(goals) == 0
     assert isinstance(loaded.world.identity, LearnedStates)
     assert loaded.world.identity is goals.states
 
@@ -461,6 +471,48 @@ def test_arguments_of_a_selector_may_be_changed_for_another_model(tmp_path):
     assert tracker_of(loaded).selector_kwargs == {"m": 2}
 
 
+class WeightedSelector(UniformSelector):
+    """A selector with an argument that is a list."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.weights = weights
+
+
+@pytest.mark.parametrize("wrapper", [GoalBufferWrapper, VecGoalBufferWrapper])
+def test_arguments_of_a_wrappers_selector_may_be_changed_for_another_wrapper(wrapper, tmp_path):
+    settings = {"weights": [1, 2]}
+    env = Corridor() if wrapper is GoalBufferWrapper else DummyVecEnv([Corridor])
+    env = wrapper(env, selector_class=WeightedSelector, selector_kwargs=MappingProxyType(settings))
+    model = make_model(env)
+    settings["weights"][0] = 99
+    settings["weights"] = [3]
+    model.set_env(model.get_env())
+    for one in (model, reloaded(model, tmp_path)):
+        one.set_env(Corridor())
+        assert tracker_of(one).selector.weights == [1, 2]
+
+
+def test_arguments_of_targets_may_be_changed_for_another_model(tmp_path):
+    settings = {"goal_sampling": "uniform"}
+    model = make_model(target_class=TDTargets, target_kwargs=settings)
+    settings["goal_sampling"] = "segments"
+    assert reloaded(model, tmp_path, Corridor()).targets.goal_sampling == "uniform"
+    settings["goal_sampling"] = "behavior"
+    loaded = reloaded(model, tmp_path, Corridor(), target_kwargs=settings)
+    settings["goal_sampling"] = "segments"
+    assert reloaded(loaded, tmp_path, Corridor()).targets.goal_sampling == "behavior"
+
+
+def test_a_trained_model_keeps_its_rewards_without_an_environment_too(tmp_path):
+    others = {"goal_wrapper_kwargs": {"step_reward": -0.5}}
+    with pytest.raises(ValueError, match=r"goal_wrapper_kwargs must have step_reward=-0\.1"):
+        reloaded(make_model().learn(30), tmp_path, **others)
+    loaded = reloaded(make_model(), tmp_path, **others)
+    loaded.set_env(Corridor())
+    assert tracker_of(loaded).step_reward == -0.5
+
+
 def test_files_in_which_the_goal_wrapper_says_nothing_keep_its_arguments(tmp_path):
     model = make_model(goal_wrapper_kwargs={"max_episode_steps": 7})
     earlier = {"_asked_of_wrapper": {}, "goal_wrapper_kwargs": {"max_episode_steps": 7}}
@@ -476,6 +528,21 @@ def test_a_window_of_statistics_may_be_a_number_of_numpy(tmp_path):
 def test_arguments_that_only_other_learners_take_are_warned_of_at_loading(tmp_path):
     with pytest.warns(UserWarning, match="load was given action_noise, which ManyGoalsDQN does"):
         reloaded(make_model(), tmp_path, action_noise=None)
+
+
+class ShortDQN(ManyGoalsDQN):
+    """A learner that takes fewer arguments than its class above."""
+
+    def __init__(self, policy, env, device="auto", _init_setup_model=True):
+        super().__init__(policy, env, device=device, _init_setup_model=_init_setup_model)
+
+
+def test_a_subclass_with_fewer_arguments_is_loaded_with_others_without_a_warning(tmp_path):
+    ShortDQN("MlpPolicy", Corridor()).save(tmp_path / "model")
+    loaded = ShortDQN.load(tmp_path / "model", learning_rate=5e-4)
+    assert loaded.lr_schedule(1.0) == 5e-4
+    with pytest.warns(UserWarning, match="load was given action_noise, which ShortDQN does not"):
+        ShortDQN.load(tmp_path / "model", action_noise=None)
 
 
 @pytest.mark.parametrize("is_given_up", [False, True])
