@@ -40,10 +40,14 @@ class ShuffledGoalsPolicy(AuxiliaryActorCriticPolicy):
     """
     A control for many goals: each trajectory of an update takes the goal of another one.
 
-    All else is as in A2C with many goals. In particular, the rewards are still those of a
-    trajectory's own goal. So the auxiliary loss has targets of the same kind, and trains the same
-    layers, but the goals that the network sees say nothing about them. What this agent gains over
-    A2C, many goals do not gain by learning about goals.
+    The rewards are still those of a trajectory's own goal. So the auxiliary loss has targets of the
+    same kind, and trains the same layers, but the goals that the network sees say nothing about
+    these targets. If this agent gains as much over A2C as many goals do, then what many goals gain
+    need not come from goals. The length of the auxiliary step may differ, since errors that
+    no goal explains cannot be learned away.
+
+    Trajectories are sampled at random, so that a goal is hardly ever the trajectory's own in a
+    game whose observations rarely recur. In small worlds, many trajectories end alike.
     """
 
     def goal_values(self, observations: th.Tensor, target: bool = False) -> th.Tensor:
@@ -53,12 +57,11 @@ class ShuffledGoalsPolicy(AuxiliaryActorCriticPolicy):
         The values in a trajectory's last observation are wrong, but its loss does not need them:
         this observation is the trajectory's own goal, whose reward is the whole target.
 
-        :param observations: shape (B, n + 1, *observation_space.shape). The last observation of
-            each trajectory is its own goal
+        :param observations: shape (B, n + 1, *observation_space.shape), where B is at least 2. The
+            last observation of each trajectory is its own goal
         :param target: whether to use the target network
         :return: values of all actions, shape (B, n, A), as in A2C with many goals
         """
-        # Trajectories are sampled at random, so those of any two rows have nothing in common.
         goals = observations[:, -1:].roll(1, dims=0)
         return super().goal_values(th.cat([observations[:, :-1], goals], dim=1), target)
 

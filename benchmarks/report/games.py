@@ -22,6 +22,8 @@ from benchmarks.scores import Scores
 
 OURS = "many-goals"
 """How the names of the agents begin whose improvement over the others is drawn, as in the paper."""
+CONTROL = "shuffled-"
+"""How the names of controls begin. They have few games, to which a summary must not shrink."""
 PRETRAINED = "-pretraining"
 """How the names of pre-trained agents end. They are compared with each other and the baseline."""
 
@@ -80,13 +82,16 @@ def _scores(runs: pd.DataFrame, book: Book, prefix: str) -> dict[str, Any]:
     references = [scores.read_table(name).index for name in scores.REFERENCES]
     with_reference = (each for each in references if each.isin(runs["game"]).any())
     known = runs[runs["game"].isin(next(with_reference, []))]
-    games, raw = _complete(known)
+    is_control = known["agent"].str.startswith(CONTROL)
+    summed_up = known[~is_control]
+    games, raw = _complete(summed_up)
     base = next((agent for agent in raw if agent.endswith(BASELINE)), next(iter(raw), ""))
     by_game = _by_game(runs, known)
     return {
         "summarized": games,
-        "left_out": sorted(set(known["game"]) - set(games)),
-        "seeds_left_out": sorted(_seeds_left_out(known, raw)),
+        "left_out": sorted(set(summed_up["game"]) - set(games)),
+        "seeds_left_out": sorted(_seeds_left_out(summed_up, raw)),
+        "controls": sorted(set(known["agent"][is_control])),
         "base": base,
         "summary": book.add(f"{prefix}-summary", _summary(games, raw, base)),
         "scores": book.add(f"{prefix}-scores", by_game),

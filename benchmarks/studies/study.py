@@ -76,7 +76,7 @@ class Study:
         :param seeds: number of seeds, from 0 on
         :param steps: environment steps of a run; by default those of the study
         :param games: games to run; by default those of the study
-        :param only: agents to run; by default all that need not be asked for
+        :param only: agents to run; by default all except those of ``on_request``
         :return: a spec for each run
         :raises SuiteError: if there are no seeds, or an agent or a game is unknown
         """
@@ -332,7 +332,7 @@ class StudyConfig(SuiteConfig, ABC):
     games: tuple[str, ...] = ()
     """Games, or ids of environments; by default those of the study."""
     only: tuple[str, ...] = ()
-    """Agents to run; by default all, but for controls."""
+    """Agents to run; by default all except controls."""
 
     @property
     @abstractmethod

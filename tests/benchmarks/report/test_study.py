@@ -281,6 +281,27 @@ def test_games_of_first_seeds_stay_when_second_seeds_begin(tmp_path):
     assert [(row["games"], row["seeds"]) for row in rows] == [("2", "2")] * 2
 
 
+def test_a_control_in_one_game_leaves_the_summary_as_it_was(tmp_path):
+    for agent in ("a2c", "many-goals"):
+        for game in ("Alien", "Boxing", "Pong"):
+            play(tmp_path / "games", agent, game, 0, 10.0)
+    play(tmp_path / "games", "shuffled-goals", "Alien", 0, 5.0)
+    page = reported(tmp_path / "games")
+    rows = rows_of(tmp_path / "page-data" / "games1-summary.csv")
+    assert [(row["agent"], row["games"], row["seeds"]) for row in rows] == [
+        ("a2c", "3", "1"),
+        ("many-goals", "3", "1"),
+    ]
+    said = "Without the controls, which are run in few games: shuffled-goals."
+    assert said in text_of(page)
+    scores = rows_of(tmp_path / "page-data" / "games1-scores.csv")
+    assert {row["agent"] for row in scores if row["game"] == "Alien"} == {
+        "a2c",
+        "many-goals",
+        "shuffled-goals",
+    }
+
+
 def test_agents_without_a_game_in_common_have_no_summary(tmp_path):
     play(tmp_path / "games", "a2c", "Alien", 0, 10.0)
     play(tmp_path / "games", "many-goals", "Boxing", 0, 10.0)
