@@ -32,7 +32,7 @@ def optimizers(tree: dict[str, Any]) -> dict[str, dict[str, Any]]:
     state = tree["tree"]
     return {
         "A2C": state["learner"]["algorithm"]["optimizer"],
-        "many goals": state["extras"]["many_goals"]["optimizer"],
+        "auxiliary": state["extras"]["many_goals"]["optimizer"],
     }
 
 
@@ -54,14 +54,14 @@ def row(optimizer: dict[str, Any]) -> dict[str, float]:
 
 def main(root: Path) -> None:
     """
-    Write a row for each optimizer of each finished run with many goals that has a checkpoint.
+    Write a row for each optimizer of each finished run with goals that has a checkpoint.
 
     Rows of other runs stay in the table: a checkpoint is large, and nobody keeps all of them.
 
     :param root: the folder of the study
     """
     rows = []
-    for result in sorted(root.glob("many-goals-*/result.json")):
+    for result in sorted(root.glob("*-goals-*/result.json")):
         spec = json.loads(result.read_text(encoding="utf-8"))["spec"]
         checkpoints = sorted(result.parent.rglob("checkpoints/*.pt"), key=lambda path: path.name)
         if spec["steps"] != STEPS or not checkpoints:
@@ -69,10 +69,11 @@ def main(root: Path) -> None:
             continue
         with checkpoints[-1].open("rb") as file:
             found = optimizers(load_tree(file))
-        for name, optimizer in found.items():
-            run = {"game": spec["game"], "seed": spec["seed"], "optimizer": name}
+        for optimizer_name, optimizer in found.items():
+            run = {name: spec[name] for name in ("game", "agent", "seed")}
+            run["optimizer"] = optimizer_name
             rows.append({**run, **row(optimizer)})
-    keys = ["game", "seed", "optimizer"]
+    keys = ["game", "agent", "seed", "optimizer"]
     both = pd.concat([pd.read_csv(TABLE), pd.DataFrame(rows)])
     table = both.drop_duplicates(keys, keep="last").sort_values(keys)
     table.to_csv(TABLE, index=False)

@@ -16,7 +16,11 @@ from benchmarks.scores import read_table
 FOLDER = Path(__file__).parent
 RUNS = FOLDER / "five-million-steps.csv"
 CURVES = FOLDER / "five-million-steps-curves.csv"
-LABELS = {"a2c": "A2C", "many-goals": "A2C with many goals"}
+LABELS = {
+    "a2c": "A2C",
+    "many-goals": "A2C with many goals",
+    "shuffled-goals": "A2C with shuffled goals",
+}
 """What the agents are called in figures."""
 
 
@@ -63,7 +67,7 @@ def draw(curves: pd.DataFrame) -> None:
         for game, lines in tables.bands(points).groupby("panel"):
             figure = figures.curves(
                 lines,
-                list(LABELS.values()),
+                [label for label in LABELS.values() if label in set(lines["agent"])],
                 figures.MEDIUM,
                 title=game,
                 xlabel=labels[kind],
